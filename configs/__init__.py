@@ -1,0 +1,1 @@
+"""YAML only: run configurations and accelerate launch files."""

@@ -1,0 +1,1 @@
+"""The worlds: evidence graphs and walking, topologies, the workflow runtime, fault recovery."""

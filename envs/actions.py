@@ -1,0 +1,205 @@
+"""Reading an action out of any text a model may write.
+
+The rule, in order:
+
+1. The text, stripped, is one JSON object: that is the action.
+2. The text starts with the word ``walk`` or ``stop``: the short grammar (one line, below).
+3. Otherwise every JSON object in the text is looked at (a real decoder scans; at most 64 opening braces within the
+   first 16,384 characters). If all actions found are equal, that is the action. If several stops disagree, it is a
+   stop whose judgement does not parse; any other disagreement is no action.
+
+Short grammar::
+
+    walk n3
+    stop +3 -1 SUPPORT 0.9 S2 S5     (supporting and refuting sources, verdict, confidence, cited sources)
+
+JSON forms: ``{"walk": "n3"}``, ``{"stop": {...}}``, ``{"name": "walk", "arguments": {"node": "n3"}}`` (tool calls),
+``{"action": "walk", "node": "n3"}``, or a bare judgement ``{"verdict": ..., "confidence": ..., "support_count": ...,
+"refute_count": ..., "cited_sources": [...], "rationale": ...}``.
+
+Nothing raises: a text that is no action gives :class:`Unparsed`, a stop without a readable judgement gives
+``Stop(None)``.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from provgym.rewards.outcome import Judgement, Verdict
+
+MAX_SCANNED_CHARACTERS = 16_384
+MAX_SCANNED_OBJECTS = 64
+_DECODER = json.JSONDecoder()
+_STOP = re.compile(
+    r"stop\s+\+\s*(\d{1,6})\s+-\s*(\d{1,6})\s+(SUPPORT|REFUTE|MIXED)\s+([01](?:\.\d{1,6})?)((?:\s+\S+){0,64})", re.ASCII
+)
+_WALK = re.compile(r"walk\s+(\S{1,256})")
+
+
+@dataclass(frozen=True, slots=True)
+class WalkTo:
+    """Walk to a node, by its alias."""
+
+    node: str
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """End the episode; ``judgement`` is None when it does not parse."""
+
+    judgement: Judgement | None
+
+
+@dataclass(frozen=True, slots=True)
+class Unparsed:
+    """Not an action."""
+
+
+Action = WalkTo | Stop | Unparsed
+
+
+class JudgementModel(BaseModel):
+    """The JSON shape of a judgement; unknown keys are ignored, numbers may not be strings, NaN is refused."""
+
+    model_config = ConfigDict(extra="ignore", strict=True)
+
+    verdict: str
+    support_count: int = Field(ge=0, le=1_000_000)
+    refute_count: int = Field(ge=0, le=1_000_000)
+    confidence: float = Field(ge=0.0, le=1.0, allow_inf_nan=False)
+    cited_sources: list[str] = Field(default_factory=list, max_length=64)
+    rationale: str = ""
+
+    @field_validator("verdict")
+    @classmethod
+    def _known_verdict(cls, value: str) -> str:
+        return Verdict(value.strip().upper()).value
+
+    def to_judgement(self) -> Judgement:
+        """Return the record that outcomes hold."""
+        return Judgement(
+            Verdict(self.verdict),
+            self.support_count,
+            self.refute_count,
+            self.confidence,
+            tuple(self.cited_sources),
+            self.rationale,
+        )
+
+
+def parse_action(text: str) -> Action:
+    """Read the action in ``text`` by the module's rule; never raises.
+
+    Example:
+        >>> parse_action("walk n3")
+        WalkTo(node='n3')
+        >>> parse_action('Sure! ```json\\n{"walk": "n3"}\\n```')
+        WalkTo(node='n3')
+        >>> parse_action("stop now")
+        Stop(judgement=None)
+    """
+    head = text[:MAX_SCANNED_CHARACTERS].strip()
+    if head.startswith("{"):
+        try:
+            whole = json.loads(head, parse_constant=_refuse_constant)
+        except (ValueError, RecursionError):
+            pass
+        else:
+            return _read_object(whole) or Unparsed()
+    if re.match(r"(walk|stop)\b", head):
+        return _parse_short(head)
+    return _scan(head)
+
+
+def format_stop(judgement: Judgement) -> str:
+    """Write a judgement in the short grammar.
+
+    Example:
+        >>> format_stop(Judgement(Verdict.SUPPORT, 3, 1, 0.9, ("S2", "S5")))
+        'stop +3 -1 SUPPORT 0.9 S2 S5'
+    """
+    head = f"stop +{judgement.support_count} -{judgement.refute_count} {judgement.verdict.value}"
+    return " ".join([head, f"{judgement.confidence:.1f}", *judgement.cited_sources])
+
+
+def _parse_short(text: str) -> Action:
+    line = text.splitlines()[0].strip()
+    if line.startswith("walk"):
+        walk = _WALK.fullmatch(line)
+        return WalkTo(walk.group(1)) if walk else Unparsed()
+    stop = _STOP.fullmatch(line)
+    if stop is None or float(stop.group(4)) > 1.0:
+        return Stop(None)
+    return Stop(
+        Judgement(
+            Verdict(stop.group(3)),
+            int(stop.group(1)),
+            int(stop.group(2)),
+            float(stop.group(4)),
+            tuple(stop.group(5).split()),
+        )
+    )
+
+
+def _scan(text: str) -> Action:
+    found: list[Action] = []
+    position, tried = text.find("{"), 0
+    while position >= 0 and tried < MAX_SCANNED_OBJECTS:
+        tried += 1
+        try:
+            value, end = _DECODER.raw_decode(text, position)
+        except (ValueError, RecursionError):
+            end = position + 1
+        else:
+            action = _read_object(value)
+            if action is not None and action not in found:
+                found.append(action)
+        position = text.find("{", end)
+    if len(found) == 1:
+        return found[0]
+    if found and all(isinstance(action, Stop) for action in found):
+        return Stop(None)
+    return Unparsed()
+
+
+def _read_object(value: Any) -> Action | None:
+    """Read one decoded JSON value; None if it is no action."""
+    if not isinstance(value, dict):
+        return None
+    name = value.get("name", value.get("action"))
+    if name in ("walk", "stop"):
+        arguments = value.get("arguments", value)
+        if isinstance(arguments, str):  # OpenAI-compatible servers send arguments as a JSON string
+            try:
+                arguments = json.loads(arguments)
+            except (ValueError, RecursionError):
+                arguments = None
+        node = arguments.get("node") if isinstance(arguments, dict) else None
+        return _walk_to(node) if name == "walk" else Stop(_read_judgement(arguments))
+    if "walk" in value:
+        return _walk_to(value["walk"])
+    if "stop" in value:
+        return Stop(_read_judgement(value["stop"]))
+    if "verdict" in value:
+        return Stop(_read_judgement(value))
+    return None
+
+
+def _walk_to(node: Any) -> Action:
+    return WalkTo(node) if isinstance(node, str) and 0 < len(node) <= 256 else Unparsed()
+
+
+def _read_judgement(value: Any) -> Judgement | None:
+    try:
+        return JudgementModel.model_validate(value).to_judgement()
+    except ValidationError:
+        return None
+
+
+def _refuse_constant(name: str) -> float:
+    raise ValueError(f"{name} is not JSON")

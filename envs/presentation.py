@@ -1,0 +1,239 @@
+"""What a text-playing agent is shown of a walk: aliases, previews, contents, and the four mitigations.
+
+Nodes get short aliases (``n0``, ``n1`` ...) in order of discovery; a neighbour's preview is listed once and only its
+alias afterwards. Previews never hold evidence or stance. Mitigations:
+
+* ``M0``: source nodes are labelled, observations and representations carry no provenance id;
+* ``M1``: previews and contents carry the source label;
+* ``M2``: M1 and the instruction to count distinct sources;
+* ``M3``: M1 with equivalent routes grouped, their multiplicity visible.
+
+Source: GraphEcho, arXiv:2609.17695, sections 4.1 and 4.2; what the paper leaves open is described in the README.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from provgym.envs.provenance import Instance, NodeKind
+from provgym.envs.walk import Step, StepKind, Walk
+
+Mitigation = Literal["M0", "M1", "M2", "M3"]
+MITIGATIONS: tuple[Mitigation, ...] = ("M0", "M1", "M2", "M3")
+CUT_MARK = " [... cut]"
+
+INSTRUCTIONS = """\
+You judge a claim by walking an evidence graph. Each walk moves to a neighbouring node and shows its content.
+Several nodes can repeat one observation of one source. When you know enough, or no walks are left, stop with a
+judgement: how many distinct sources support and refute the claim, and the verdict of their majority
+(SUPPORT, REFUTE, or MIXED for a tie).
+Answer with exactly one JSON object and nothing else. To walk: {"walk": "n3"}. To stop:
+{"stop": {"support_count": 2, "refute_count": 1, "verdict": "SUPPORT", "confidence": 0.8, "cited_sources": ["S1"]}}"""
+COUNT_DISTINCT = "Count distinct sources, not paths: nodes of one source are one piece of evidence."
+
+
+@dataclass(frozen=True, slots=True)
+class PresentationConfig:
+    """How a walk is shown.
+
+    Attributes:
+        mitigation: One of M0 to M3.
+        source_labels: ``short`` gives each source a label S1, S2 ... in random order; ``real`` shows its id.
+        preview_ids: ``shown``, or ``visited``: a preview names a source only once a node of it was visited.
+        max_content_characters: Longer contents are cut at a sentence, with a visible mark.
+
+    Raises:
+        ValueError: If a value is unknown or the limit is below 40.
+    """
+
+    mitigation: Mitigation = "M1"
+    source_labels: Literal["short", "real"] = "short"
+    preview_ids: Literal["shown", "visited"] = "shown"
+    max_content_characters: int = 2_000
+
+    def __post_init__(self) -> None:
+        if self.mitigation not in MITIGATIONS:
+            raise ValueError(f"mitigation {self.mitigation!r} is unknown; choose one of {list(MITIGATIONS)}")
+        if self.source_labels not in ("short", "real"):
+            raise ValueError(f"source_labels {self.source_labels!r} must be 'short' or 'real'")
+        if self.preview_ids not in ("shown", "visited"):
+            raise ValueError(f"preview_ids {self.preview_ids!r} must be 'shown' or 'visited'")
+        if self.max_content_characters < 40:
+            raise ValueError(f"max_content_characters={self.max_content_characters} must be >= 40")
+
+    @property
+    def instructions(self) -> str:
+        """The system text for a language model."""
+        return f"{INSTRUCTIONS}\n{COUNT_DISTINCT}" if self.mitigation == "M2" else INSTRUCTIONS
+
+
+class Presentation:
+    """Turns one walk into lines of text.
+
+    Args:
+        walk: The walk to show; the presentation reads it and never changes it.
+        config: How to show it.
+        rng: Orders neighbours and source labels; the same generator state gives the same texts.
+    """
+
+    def __init__(self, walk: Walk, config: PresentationConfig, rng: np.random.Generator) -> None:
+        self._walk = walk
+        self._config = config
+        self._order_key = int(rng.integers(2**62))
+        self._alias: dict[int, str] = {}
+        self._node: dict[str, int] = {}
+        self._label: dict[int, str] = {}
+        self._labels = self._draw_labels(rng)
+        self.cut_characters = 0
+        self._name(walk.position)
+
+    def _draw_labels(self, rng: np.random.Generator) -> dict[int, str]:
+        """Label the sources of the claim's routes; sources met later (merged graphs) are numbered onwards."""
+        instance = self._walk.instance
+        graph = instance.graph
+        routes = np.asarray(graph.routes_of_claim[instance.claim], dtype=np.int64)
+        sources = list(dict.fromkeys(graph.node_source[len(graph.claims) + routes].tolist()))
+        numbers = rng.permutation(len(sources)) + 1
+        return {source: f"S{number}" for source, number in zip(sources, numbers.tolist(), strict=True)}
+
+    def source_label(self, source: int) -> str:
+        """Return what the agent sees as the name of ``graph.sources[source]``."""
+        if self._config.source_labels == "real":
+            return self._walk.instance.graph.sources[source]
+        return self._labels.setdefault(source, f"S{len(self._labels) + 1}")
+
+    def source_ids(self, labels: tuple[str, ...]) -> tuple[str, ...]:
+        """Translate labels that an agent cited into source ids; unknown ones are left out."""
+        sources = self._walk.instance.graph.sources
+        by_label = {self.source_label(s): sources[s] for s in list(self._labels)}
+        return tuple(by_label[label] for label in labels if label in by_label)
+
+    def node_of(self, alias: str) -> int | None:
+        """Return the node behind an alias, or None if no such alias was shown."""
+        return self._node.get(alias)
+
+    def alias_of(self, node: int) -> str | None:
+        """Return the alias of a node, or None if it was not shown yet."""
+        return self._alias.get(node)
+
+    def opening(self) -> list[str]:
+        """Return the first observation's lines."""
+        walk = self._walk
+        lines = [f"Claim: {self._cut(walk.instance.base_claim.text)}"]
+        if self._config.mitigation == "M2":
+            lines.append(COUNT_DISTINCT)
+        lines += self._new_neighbours()
+        lines.append(self._footer())
+        return lines
+
+    def reply(self, step: Step) -> list[str]:
+        """Return the lines that answer an action which did not end the episode."""
+        if step.kind is StepKind.ILLEGAL:
+            return ["No such move.", self._footer()]
+        if step.kind is StepKind.UNPARSED:
+            return ["Not an action.", self._footer()]
+        return [self._content(step), *self._new_neighbours(), self._footer()]
+
+    def _content(self, step: Step) -> str:
+        graph = self._walk.instance.graph
+        node = step.node
+        kind = NodeKind(int(graph.node_kind[node]))
+        head = f"{self._name(node)} {self._kind_word(node)}"
+        if kind is NodeKind.SOURCE:
+            return f"{head} {self.source_label(int(graph.node_source[node]))}."
+        if kind is NodeKind.CLAIM:
+            text = graph.claims[node].text
+        else:
+            text = graph.atoms[graph.node_atom[node]].text
+            if self._config.mitigation != "M0":
+                head = f"{head} {self.source_label(int(graph.node_source[node]))}"
+        return f"{head}: {self._cut(text)}"
+
+    def _new_neighbours(self) -> list[str]:
+        fresh = [int(n) for n in self._walk.neighbours() if int(n) not in self._alias]
+        # The order depends on (episode, position) alone, so that it does not matter what was walked before.
+        order = np.random.default_rng([self._order_key, self._walk.position]).permutation(len(fresh))
+        nodes = [fresh[i] for i in order]
+        names = [self._name(node) for node in nodes]
+        if self._config.mitigation == "M3":
+            return self._grouped(nodes)
+        return [f"{name} {self._preview(node)}" for name, node in zip(names, nodes, strict=True)]
+
+    def _grouped(self, nodes: list[int]) -> list[str]:
+        groups: dict[str, list[str]] = {}
+        for node in nodes:
+            groups.setdefault(self._preview(node, with_kind=False), []).append(self._alias[node])
+        lines = []
+        for head, aliases in groups.items():
+            multiplicity = f" x{len(aliases)}" if len(aliases) > 1 else ""
+            lines.append(f"{head}{multiplicity}: {' '.join(aliases)}")
+        return lines
+
+    def _preview(self, node: int, *, with_kind: bool = True) -> str:
+        graph = self._walk.instance.graph
+        kind = NodeKind(int(graph.node_kind[node]))
+        words = [self._kind_word(node)] if with_kind or kind in (NodeKind.CLAIM, NodeKind.SOURCE) else []
+        if kind is NodeKind.SOURCE or (kind.bears_evidence and self._shows_id(node)):
+            words.append(self.source_label(int(graph.node_source[node])))
+        return " ".join(words) or self._kind_word(node)
+
+    def _shows_id(self, node: int) -> bool:
+        if self._config.mitigation == "M0":
+            return False
+        graph = self._walk.instance.graph
+        source = graph.node_source[node]
+        return self._config.preview_ids == "shown" or any(graph.node_source[v] == source for v in self._walk.visited)
+
+    def _kind_word(self, node: int) -> str:
+        graph = self._walk.instance.graph
+        kind = NodeKind(int(graph.node_kind[node]))
+        if kind is NodeKind.REPRESENTATION:
+            return graph.routes[graph.node_route[node]].kind
+        return kind.name.lower()
+
+    def _footer(self) -> str:
+        walk = self._walk
+        if walk.budget_left == 0:
+            return "Left 0. Stop now."
+        numbers = sorted(int(self._alias[int(n)][1:]) for n in walk.neighbours())
+        return f"Left {walk.budget_left}. Moves {_ranges(numbers)}."
+
+    def _name(self, node: int) -> str:
+        alias = self._alias.get(node)
+        if alias is None:
+            alias = f"n{len(self._alias)}"
+            self._alias[node] = alias
+            self._node[alias] = node
+        return alias
+
+    def _cut(self, text: str) -> str:
+        text = " ".join(text.split())
+        limit = self._config.max_content_characters
+        if len(text) <= limit:
+            return text
+        kept = text[: limit - len(CUT_MARK)]
+        ends = [m.end() for m in re.finditer(r"[.!?](?=\s)", kept)]
+        kept = kept[: ends[-1]] if ends else kept
+        self.cut_characters += len(text) - len(kept)
+        return kept + CUT_MARK
+
+
+def _ranges(numbers: list[int]) -> str:
+    """Write ascending numbers as aliases, runs shortened.
+
+    Example:
+        >>> _ranges([0, 1, 2, 5]), _ranges([])
+        ('n0-n2 n5', 'none')
+    """
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1] = [runs[-1][0], number]
+        else:
+            runs.append([number])
+    return " ".join("-".join(f"n{n}" for n in run) for run in runs) or "none"

@@ -1,0 +1,1 @@
+"""Harnesses, metrics with intervals, reports and plots."""

@@ -1,0 +1,146 @@
+"""Intervals over several training seeds: seeds and base claims are resampled independently of each other.
+
+With few seeds this interval is rough (three seeds have ten distinct resamples), so every seed's own figure is
+returned beside it, and whether they agree in sign.
+
+Shapes: C base claims, R resamples, K columns of a metric, S training seeds.
+
+Source:
+    Owen 2007, "The pigeonhole bootstrap", doi:10.1214/07-AOAS122; Owen and Eckles 2012, arXiv:1106.2125.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from provgym.eval.bootstrap import (
+    DEFAULT_RESAMPLES,
+    DEFAULT_SEED,
+    pair_episodes,
+    percentile_interval,
+    resample_counts,
+    sum_by_cluster,
+)
+from provgym.eval.estimate import Estimate
+from provgym.eval.metric_kinds import Floats, Metric, is_scored
+from provgym.generators.episode import Episode
+
+SEED_FACTOR = 1
+"""Part of the random key that resamples training seeds."""
+
+
+@dataclass(frozen=True, slots=True)
+class CrossedEstimate:
+    """A figure over several training seeds.
+
+    Attributes:
+        overall: Mean of the seeds' figures, with the crossed interval; n = episodes over all seeds.
+        by_seed: Each seed's own figure, in the order given; never hidden behind the mean.
+    """
+
+    overall: Estimate
+    by_seed: tuple[float, ...]
+
+    @property
+    def agrees_in_sign(self) -> bool:
+        """Whether every seed's figure lies on the same side of zero (what a claim from three seeds needs)."""
+        return all(value > 0 for value in self.by_seed) or all(value < 0 for value in self.by_seed)
+
+
+def crossed_estimate(
+    runs: Sequence[Sequence[Episode]],
+    metric: Metric,
+    *,
+    seed: int = DEFAULT_SEED,
+    resamples: int = DEFAULT_RESAMPLES,
+) -> CrossedEstimate:
+    """Return the mean over training seeds, resampling seeds and base claims independently.
+
+    Args:
+        runs: One list of episodes per training seed, at least two, on the same claims.
+        metric: What to measure.
+        seed: Run seed of the resampling.
+        resamples: R.
+
+    Raises:
+        ValueError: If there are fewer than two runs.
+    """
+    scored = [[e for e in run if is_scored(e)] for run in runs]
+    return _crossed(scored, None, metric, seed, resamples)
+
+
+def crossed_difference(
+    runs_a: Sequence[Sequence[Episode]],
+    runs_b: Sequence[Sequence[Episode]],
+    metric: Metric,
+    *,
+    seed: int = DEFAULT_SEED,
+    resamples: int = DEFAULT_RESAMPLES,
+) -> CrossedEstimate:
+    """Return the mean over training seeds of the paired difference ``a`` minus ``b``.
+
+    Args:
+        runs_a: One list of episodes per training seed, at least two.
+        runs_b: As many lists, or a single one that every seed is compared with (a shared start).
+        metric: What to compare.
+        seed: Run seed of the resampling.
+        resamples: R.
+
+    Raises:
+        ValueError: If there are fewer than two runs, the numbers do not match, or two runs cannot be paired.
+    """
+    if len(runs_b) not in (1, len(runs_a)):
+        raise ValueError(f"found {len(runs_a)} runs against {len(runs_b)}; give as many, or a single one")
+    others = list(runs_b) * (len(runs_a) if len(runs_b) == 1 else 1)
+    pairs = [pair_episodes(a, b)[:2] for a, b in zip(runs_a, others, strict=True)]
+    return _crossed([a for a, _ in pairs], [b for _, b in pairs], metric, seed, resamples)
+
+
+def _crossed(
+    runs: list[list[Episode]],
+    minus: list[list[Episode]] | None,
+    metric: Metric,
+    seed: int,
+    resamples: int,
+) -> CrossedEstimate:
+    if len(runs) < 2:
+        raise ValueError(f"found {len(runs)} run(s); a crossed interval needs at least two training seeds")
+    names = sorted({episode.claim_id for run in runs for episode in run})
+    if not names:
+        return CrossedEstimate(Estimate.missing(), tuple(math.nan for _ in runs))
+    place = {name: i for i, name in enumerate(names)}
+    claims = resample_counts(len(names), resamples=resamples, seed=seed)  # (R, C)
+    seeds = resample_counts(len(runs), resamples=resamples, seed=seed, factor=SEED_FACTOR)  # (R, S)
+    point, resampled, n = _values_by_run(runs, metric, place, claims)
+    if minus is not None:
+        point_b, resampled_b, n_b = _values_by_run(minus, metric, place, claims)
+        point, resampled, n = point - point_b, resampled - resampled_b, np.minimum(n, n_b)
+    weights = np.where(np.isnan(resampled), 0.0, seeds)  # (R, S)
+    total = weights.sum(axis=1)
+    means = (weights * np.nan_to_num(resampled)).sum(axis=1) / np.where(total > 0, total, 1.0)  # (R,)
+    low, high = (
+        percentile_interval(np.where(total > 0, means, math.nan)) if len(names) > 1 else (math.nan, math.nan)
+    )
+    by_seed = tuple(float(v) for v in point)
+    if np.isnan(point).any():  # a mean over fewer seeds than were trained would pass for one over all
+        return CrossedEstimate(Estimate.missing(), by_seed)
+    return CrossedEstimate(Estimate(float(point.mean()), low, high, round(float(n.sum()))), by_seed)
+
+
+def _values_by_run(
+    runs: list[list[Episode]], metric: Metric, place: dict[str, int], claims: Floats
+) -> tuple[Floats, Floats, Floats]:
+    """Return each run's figure (S,), resampled figures (R, S) and n (S,)."""
+    point, resampled, n = [], [], []
+    for run in runs:
+        index = np.array([place[episode.claim_id] for episode in run], dtype=np.int64)
+        sums = sum_by_cluster(metric.statistics(run), index, len(place))  # (C, K)
+        total = sums.sum(axis=0)
+        point.append(float(metric.value(total)))
+        n.append(float(metric.count(total)))
+        resampled.append(metric.value(claims @ sums))
+    return np.array(point), np.stack(resampled, axis=1), np.array(n)

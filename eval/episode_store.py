@@ -1,0 +1,132 @@
+"""Episodes on disk: appended as they end, read back whole, finished files in task order.
+
+One JSON object per line, ``\\n`` between lines and nothing else (a raw U+2028 inside a text splits no line). A last
+line that a killed process left half-written is dropped by readers and repaired by the next writer.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import IO
+
+from provgym.eval.run_files import write_lines_atomic
+from provgym.generators.episode import Episode
+
+
+def to_line(episode: Episode) -> str:
+    """Return an episode as one line of ASCII JSON, its line end included."""
+    return json.dumps(episode.to_json(), separators=(",", ":")) + "\n"
+
+
+class EpisodeWriter:
+    """Appends episodes to a file; each is on its way to the disk when :meth:`append` returns.
+
+    Args:
+        path: A JSONL file, created with its folder if absent; a half-written last line is cut away first.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._file: IO[bytes] = path.open("ab")
+        whole = _length_of_whole_lines(path)
+        if whole < path.stat().st_size:
+            self._file.truncate(whole)
+        self.written = 0
+
+    def append(self, episode: Episode) -> None:
+        """Append one episode.
+
+        Raises:
+            OSError: If the disk is full; the note says what was kept.
+        """
+        try:
+            self._file.write(to_line(episode).encode("ascii"))
+            self._file.flush()
+        except OSError as error:
+            error.add_note(
+                f"episode {episode.instance_id!r} could not be appended to {self.path}; {self.written} episodes "
+                "of this process are kept there: free space and run the same command again to go on"
+            )
+            raise
+        self.written += 1
+
+    def __enter__(self) -> EpisodeWriter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self._file.close()
+        except OSError:
+            if error is None:  # else the first failure is the one to report
+                raise
+
+
+def read_episodes(path: Path, *, allow_half_line: bool = False) -> list[Episode]:
+    """Read stored episodes, JSONL or Parquet by the file's ending.
+
+    Args:
+        path: A ``.jsonl`` or ``.parquet`` file.
+        allow_half_line: Leave out a last line without a line end, as a killed process leaves behind.
+
+    Raises:
+        FileNotFoundError: If there is no such file.
+        ValueError: If the ending is unknown, or a line is no episode; the message names file and line.
+    """
+    if not path.is_file():
+        raise FileNotFoundError(f"no episodes at {path}; an evaluation writes them as episodes.jsonl")
+    if path.suffix == ".parquet":
+        from provgym.eval.episode_parquet import read_parquet
+
+        return read_parquet(path)
+    if path.suffix != ".jsonl":
+        raise ValueError(f"{path} must end in .jsonl or .parquet")
+    return list(_read_lines(path, allow_half_line))
+
+
+def write_episodes(path: Path, episodes: Sequence[Episode]) -> None:
+    """Write a finished file in one step, in the order given."""
+    write_lines_atomic(path, (to_line(episode) for episode in episodes))
+
+
+def merge_episodes(found: Iterable[tuple[int, Episode]]) -> dict[int, Episode]:
+    """Join episodes of several files by task number: a result wins over an ``error``, else the later one."""
+    merged: dict[int, Episode] = {}
+    for index, episode in found:
+        before = merged.get(index)
+        if before is None or before.error is not None or episode.error is None:
+            merged[index] = episode
+    return merged
+
+
+def _read_lines(path: Path, allow_half_line: bool) -> Iterator[Episode]:
+    with path.open("rb") as file:
+        for number, raw in enumerate(file, start=1):  # binary files split at \n alone
+            if not raw.endswith(b"\n") and allow_half_line:
+                return
+            if not raw.strip():
+                continue
+            try:
+                yield Episode.from_json(json.loads(raw.decode("utf-8-sig")))
+            except (ValueError, AttributeError) as error:
+                raise ValueError(f"{path}, line {number}: not a stored episode ({error})") from error
+
+
+def _length_of_whole_lines(path: Path) -> int:
+    """Return the number of bytes up to and including the last line end."""
+    block = 1 << 20
+    with path.open("rb") as file:
+        end = file.seek(0, 2)
+        while end > 0:
+            start = max(0, end - block)
+            file.seek(start)
+            place = file.read(end - start).rfind(b"\n")
+            if place >= 0:
+                return start + place + 1
+            end = start
+    return 0

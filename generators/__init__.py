@@ -1,0 +1,1 @@
+"""What generates: claims and graph instances, text, episodes, topologies."""

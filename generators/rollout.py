@@ -1,0 +1,138 @@
+"""The roll-out: a language model plays many episodes at once.
+
+Rows of the engine are refilled from the queue as episodes end; an action may take as many tokens as the longest
+legal one; ids go in as they came out, with the world's ids appended, and are never tokenized again.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+from provgym.envs.walk_text import GraphWalkTextEnv
+from provgym.generators.engine import Dialogue, Engine, Sampled, Sampling
+from provgym.generators.episode import Episode, EpisodeTask, Tokens, Turn
+from provgym.generators.scripted import finish_episode, start_episode
+from provgym.rewards.outcome import Ending
+
+
+@dataclass(slots=True)
+class _Live:
+    """An episode in progress."""
+
+    index: int
+    task: EpisodeTask
+    env: GraphWalkTextEnv
+    prompt_ids: list[int]
+    unknown_tokens: int
+    completion_ids: list[int] = field(default_factory=list)
+    mask: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    turns: list[Turn] = field(default_factory=list)
+
+    @property
+    def length(self) -> int:
+        return len(self.prompt_ids) + len(self.completion_ids)
+
+    def append(self, ids: Sequence[int], logprobs: Sequence[float] | None) -> None:
+        """Append sampled ids (with log-probabilities) or the world's (None)."""
+        self.completion_ids.extend(ids)
+        self.mask.extend([0 if logprobs is None else 1] * len(ids))
+        self.logprobs.extend([0.0] * len(ids) if logprobs is None else logprobs)
+
+
+class LanguageModelPolicy:
+    """Plays episodes with an engine and a dialogue format.
+
+    Args:
+        name: Shown in tables.
+        engine: Samples actions.
+        dialogue: Turns text into ids and back.
+        sampling: Greedy or at a temperature.
+        instructions: System text, or None for the presentation's own.
+    """
+
+    def __init__(
+        self, name: str, engine: Engine, dialogue: Dialogue, sampling: Sampling, *, instructions: str | None = None
+    ) -> None:
+        self.name = name
+        self._engine, self._dialogue, self._sampling = engine, dialogue, sampling
+        self._instructions = instructions
+
+    def play(
+        self, tasks: Sequence[EpisodeTask], on_episode: Callable[[int, Episode], None] | None = None
+    ) -> list[Episode]:
+        """Play every task; see :class:`~provgym.generators.episode.Policy`."""
+        queue = deque(enumerate(tasks))
+        free = list(range(self._engine.max_rows))[::-1]
+        live: dict[int, _Live] = {}
+        episodes: dict[int, Episode] = {}
+
+        def finish(row: int, error: str | None = None) -> None:
+            state = live.pop(row)
+            self._engine.close_row(row)
+            free.append(row)
+            episode = self._collect(state, error)
+            episodes[state.index] = episode
+            if on_episode is not None:
+                on_episode(state.index, episode)
+
+        try:
+            while queue or live:
+                while queue and free:
+                    row = free.pop()
+                    live[row] = self._start(row, *queue.popleft())
+                    if not self._ask(row, live[row], live[row].prompt_ids):
+                        finish(row)
+                for sampled in self._engine.poll():
+                    state = live[sampled.row]
+                    if sampled.error is not None:
+                        state.env.abort(Ending.ERROR)
+                        finish(sampled.row, sampled.error)
+                    elif not self._advance(sampled, state):
+                        finish(sampled.row)
+        finally:
+            for row in list(live):
+                self._engine.close_row(row)
+        return [episodes[index] for index in range(len(tasks))]
+
+    def _start(self, row: int, index: int, task: EpisodeTask) -> _Live:
+        env = start_episode(task)
+        instructions = task.presentation.instructions if self._instructions is None else self._instructions
+        prompt = self._dialogue.opening(env.observation_lines, instructions)
+        self._engine.open_row(row, task.sampling_seed, self._sampling)
+        return _Live(index, task, env, prompt, self._dialogue.unknown_in(env.observation_lines))
+
+    def _ask(self, row: int, state: _Live, ids: Sequence[int]) -> bool:
+        """Ask for the next action; False (and a truncated episode) when the sequence could outgrow the engine."""
+        limit = self._dialogue.max_action_tokens
+        if state.length + limit > self._engine.max_length:
+            state.env.abort(Ending.TRUNCATED)
+            return False
+        self._engine.submit(row, ids, limit, self._dialogue.end_ids)
+        return True
+
+    def _advance(self, sampled: Sampled, state: _Live) -> bool:
+        """Play one action; False when the episode is over."""
+        text = self._dialogue.decode(sampled.ids[:-1] if sampled.ended else sampled.ids)
+        state.turns.append(Turn("\n".join(state.env.observation_lines), text))
+        state.append(sampled.ids, sampled.logprobs)
+        _, _, terminated, truncated, _ = state.env.step(text)
+        if terminated or truncated:
+            return False
+        lines = state.env.observation_lines
+        state.unknown_tokens += self._dialogue.unknown_in(lines)
+        world = self._dialogue.reply(lines, ended=sampled.ended)
+        if state.length + len(world) + self._dialogue.max_action_tokens > self._engine.max_length:
+            state.env.abort(Ending.TRUNCATED)
+            return False
+        state.append(world, None)
+        return self._ask(sampled.row, state, world)
+
+    def _collect(self, state: _Live, error: str | None) -> Episode:
+        episode = finish_episode(state.env, state.task, state.turns, error)
+        tokens = Tokens(
+            tuple(state.prompt_ids), tuple(state.completion_ids), tuple(state.mask), tuple(state.logprobs)
+        )
+        return replace(episode, tokens=tokens, unknown_tokens=state.unknown_tokens)

@@ -1,0 +1,1 @@
+"""PAPT, K-GAT distribution matching, warm start: the only floor that imports TRL."""
