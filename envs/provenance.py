@@ -18,10 +18,14 @@ import networkx as nx
 import numpy as np
 from numpy.typing import NDArray
 
+from provgym.envs.graph_arrays import (
+    MAX_NEIGHBOURS,
+    ClaimNodes,
+    ClaimTable,
+    build_adjacency,
+    build_claim_table,
+)
 from provgym.rewards.outcome import Verdict
-
-MAX_NEIGHBOURS = 64
-"""No node of an evidence graph has more neighbours than this, so that a step's cost has a bound."""
 
 REPRESENTATION_KINDS = ("result", "table", "conclusion", "figure", "abstract")
 """The representation kinds of GraphEcho-Syn; other data may name others."""
@@ -108,7 +112,9 @@ class EvidenceGraph:
     node_route: NDArray[np.int32] = field(init=False, repr=False)  # (N,) -1 for connectors
     node_claim: NDArray[np.int32] = field(init=False, repr=False)  # (N,) -1 for sources
     indptr: NDArray[np.int64] = field(init=False, repr=False)  # (N+1,)
-    indices: NDArray[np.int32] = field(init=False, repr=False)  # (2E,) sorted within each node
+    indices: NDArray[np.int64] = field(
+        init=False, repr=False
+    )  # (2E,) sorted within each node; int64 indexes fastest
 
     def __post_init__(self) -> None:
         claim_index = _index("claim", (c.claim_id for c in self.claims))
@@ -118,9 +124,13 @@ class EvidenceGraph:
         source_index = {s: i for i, s in enumerate(sources)}
         for route in self.routes:
             if route.claim_id not in claim_index:
-                raise ValueError(f"route {route.route_id!r} names claim {route.claim_id!r}, which the graph lacks")
+                raise ValueError(
+                    f"route {route.route_id!r} names claim {route.claim_id!r}, which the graph lacks"
+                )
             if route.atom_id not in atom_index:
-                raise ValueError(f"route {route.route_id!r} names atom {route.atom_id!r}, which the graph lacks")
+                raise ValueError(
+                    f"route {route.route_id!r} names atom {route.atom_id!r}, which the graph lacks"
+                )
         atom_source = np.array([source_index[a.source_id] for a in self.atoms], dtype=np.int32)
         route_claim = np.array([claim_index[r.claim_id] for r in self.routes], dtype=np.int32)
         route_atom = np.array([atom_index[r.atom_id] for r in self.routes], dtype=np.int32)
@@ -133,25 +143,37 @@ class EvidenceGraph:
         put = object.__setattr__
         put(self, "sources", sources)
         put(self, "node_kind", np.repeat(np.arange(4, dtype=np.int8), sizes))
-        put(self, "node_atom", np.concatenate([none[:num_claims], route_atom, route_atom, none[:num_sources]]))
+        put(
+            self, "node_atom", np.concatenate([none[:num_claims], route_atom, route_atom, none[:num_sources]])
+        )
         put(
             self,
             "node_source",
-            np.concatenate([none[:num_claims], route_source, route_source, np.arange(num_sources, dtype=np.int32)]),
+            np.concatenate(
+                [none[:num_claims], route_source, route_source, np.arange(num_sources, dtype=np.int32)]
+            ),
         )
         put(self, "node_route", np.concatenate([none[:num_claims], rows, rows, none[:num_sources]]))
         put(
             self,
             "node_claim",
-            np.concatenate([np.arange(num_claims, dtype=np.int32), route_claim, route_claim, none[:num_sources]]),
+            np.concatenate(
+                [np.arange(num_claims, dtype=np.int32), route_claim, route_claim, none[:num_sources]]
+            ),
         )
-        indptr, indices = _adjacency(num_claims, num_routes, num_sources, route_claim, route_source)
+        indptr, indices = build_adjacency(num_claims, num_routes, num_sources, route_claim, route_source)
         put(self, "indptr", indptr)
         put(self, "indices", indices)
-        for array in (self.node_kind, self.node_atom, self.node_source, self.node_route, self.node_claim):
-            array.setflags(write=False)
-        for array in (indptr, indices):
-            array.setflags(write=False)
+        for name in (
+            "node_kind",
+            "node_atom",
+            "node_source",
+            "node_route",
+            "node_claim",
+            "indptr",
+            "indices",
+        ):
+            getattr(self, name).setflags(write=False)
 
     def _check_provenance(
         self,
@@ -185,24 +207,25 @@ class EvidenceGraph:
         """N."""
         return len(self.node_kind)
 
-    def neighbours(self, node: int) -> NDArray[np.int32]:
+    def neighbours(self, node: int) -> NDArray[np.int64]:
         """Return the neighbours of ``node``, ascending; a read-only view, at most :data:`MAX_NEIGHBOURS` long."""
-        return self.indices[self.indptr[node] : self.indptr[node + 1]]
+        return self.indices[self.indptr.item(node) : self.indptr.item(node + 1)]
 
     @cached_property
-    def _routes_by_claim(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """CSR of routes by claim: (C+1,) bounds and (R,) route indices, ascending within each claim."""
-        route_claim = self.node_claim[len(self.claims) : len(self.claims) + len(self.routes)]
-        rows = np.argsort(route_claim, kind="stable")
-        bounds = np.searchsorted(route_claim[rows], np.arange(len(self.claims) + 1))
-        for array in (rows, bounds):
-            array.setflags(write=False)
-        return bounds, rows
+    def _claim_table(self) -> ClaimTable:
+        own = slice(len(self.claims), len(self.claims) + len(self.routes))  # observations
+        return build_claim_table(
+            len(self.claims), len(self.sources), self.node_claim[own], self.node_source[own]
+        )
+
+    def claim_nodes(self, claim: int) -> ClaimNodes:
+        """Return the nodes of a claim, with kinds and sources; other claims add nothing to the cost."""
+        return self._claim_table.of(claim)
 
     def claim_routes(self, claim: int) -> NDArray[np.int64]:
-        """Return the route indices of a claim, ascending; a read-only view, at a cost that no other claim adds to."""
-        bounds, rows = self._routes_by_claim
-        return rows[bounds[claim] : bounds[claim + 1]]
+        """Return the route indices of a claim, ascending; other claims add nothing to the cost."""
+        own = self.claim_nodes(claim)
+        return own.nodes[1 : 1 + own.num_routes] - len(self.claims)
 
     @cached_property
     def routes_of_claim(self) -> tuple[tuple[int, ...], ...]:
@@ -215,11 +238,15 @@ class EvidenceGraph:
 
     def n_prov(self, claim: int = 0) -> int:
         """Provenance diversity: the number of distinct atoms that the claim's routes carry."""
-        return len(set(self.node_atom[len(self.claims) + self.claim_routes(claim)].tolist()))
+        return len(self._atoms_of(claim))
+
+    def _atoms_of(self, claim: int) -> set[int]:
+        """Return the indices of the atoms that a claim's routes carry."""
+        return set(self.node_atom[len(self.claims) + self.claim_routes(claim)].tolist())
 
     def source_counts(self, claim: int = 0) -> tuple[int, int]:
         """Return the numbers of distinct supporting and refuting sources of a claim."""
-        atoms = [self.atoms[a] for a in set(self.node_atom[len(self.claims) + self.claim_routes(claim)].tolist())]
+        atoms = [self.atoms[a] for a in self._atoms_of(claim)]
         by_stance = [{a.source_id for a in atoms if a.stance is stance} for stance in Stance]
         return len(by_stance[0]), len(by_stance[1])
 
@@ -270,14 +297,22 @@ class EvidenceGraph:
             try:
                 if record["kind"] == "claim":
                     claims.append(
-                        Claim(name.split(":", 1)[1], record["text"], record["domain"], tuple(record["entities"]))
+                        Claim(
+                            name.split(":", 1)[1], record["text"], record["domain"], tuple(record["entities"])
+                        )
                     )
                 elif record["kind"] == "observation":
                     atom = Atom(
-                        record["atom_id"], record["source_id"], Stance(record["stance"]), record["text"], record["weight"]
+                        record["atom_id"],
+                        record["source_id"],
+                        Stance(record["stance"]),
+                        record["text"],
+                        record["weight"],
                     )
                     if atoms.setdefault(atom.atom_id, atom) != atom:
-                        raise ValueError(f"node {name!r} gives atom {atom.atom_id!r} other contents than an earlier node")
+                        raise ValueError(
+                            f"node {name!r} gives atom {atom.atom_id!r} other contents than an earlier node"
+                        )
                     routes.append(
                         Route(name.split(":", 1)[1], record["claim_id"], atom.atom_id, record["route_kind"])
                     )
@@ -285,7 +320,9 @@ class EvidenceGraph:
                 raise ValueError(f"node {name!r} lacks the attribute {error.args[0]!r}") from error
         built = cls(tuple(claims), tuple(atoms.values()), tuple(routes))
         if not nx.utils.edges_equal(built.to_networkx().edges, graph.edges):
-            raise ValueError("the graph's edges differ from those that its routes imply; change routes, not edges")
+            raise ValueError(
+                "the graph's edges differ from those that its routes imply; change routes, not edges"
+            )
         return built
 
     @classmethod
@@ -337,55 +374,3 @@ def _index(what: str, ids: Iterable[str]) -> dict[str, int]:
             raise ValueError(f"{what} id {name!r} appears twice in one graph")
         index[name] = position
     return index
-
-
-def _adjacency(
-    num_claims: int,
-    num_routes: int,
-    num_sources: int,
-    route_claim: NDArray[np.int32],
-    route_source: NDArray[np.int32],
-) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
-    """Build the CSR adjacency (both directions) of the graph."""
-    observation = num_claims + np.arange(num_routes, dtype=np.int64)
-    representation = observation + num_routes
-    source_node = num_claims + 2 * num_routes + route_source.astype(np.int64)
-    pairs = [(observation, representation), (representation, source_node)]
-    pairs += _shared_claim_edges(num_claims, observation, route_claim)
-    first = np.concatenate([a for a, _ in pairs])  # (E,)
-    second = np.concatenate([b for _, b in pairs])  # (E,)
-    num_nodes = num_claims + 2 * num_routes + num_sources
-    # One number per directed edge sorts several times faster than two columns.
-    edges = np.concatenate([first * num_nodes + second, second * num_nodes + first])  # (2E,)
-    edges.sort()
-    start, end = np.divmod(edges, max(num_nodes, 1))
-    indptr = np.zeros(num_nodes + 1, dtype=np.int64)
-    np.cumsum(np.bincount(start, minlength=num_nodes), out=indptr[1:])
-    return indptr, end.astype(np.int32)
-
-
-def _shared_claim_edges(
-    num_claims: int, observation: NDArray[np.int64], route_claim: NDArray[np.int32]
-) -> list[tuple[NDArray[np.int64], NDArray[np.int64]]]:
-    """Join each claim to its observations and those to each other: all pairs, or a ring where there are too many.
-
-    Claims with equally many observations are joined together, so that the work in Python is bounded by the number
-    of different sizes, not by the number of claims.
-    """
-    members_by_claim = observation[np.argsort(route_claim, kind="stable")]
-    sizes = np.bincount(route_claim, minlength=num_claims)
-    starts = np.cumsum(sizes) - sizes
-    pairs: list[tuple[NDArray[np.int64], NDArray[np.int64]]] = []
-    for size in np.unique(sizes[sizes > 0]).tolist():
-        claims = np.flatnonzero(sizes == size)
-        members = members_by_claim[starts[claims, None] + np.arange(size)]  # (claims, size)
-        # An observation of a fully joined claim has size - 1 observations, its claim and its representation around it.
-        if size + 1 <= MAX_NEIGHBOURS:
-            first, second = np.triu_indices(size, 1)
-            entries, left, right = members, members[:, first], members[:, second]
-        else:
-            entries = members[:, np.linspace(0, size - 1, MAX_NEIGHBOURS).round().astype(np.int64)]
-            left, right = members, np.roll(members, -1, axis=1)
-        pairs.append((np.repeat(claims, entries.shape[1]), entries.ravel()))
-        pairs.append((left.ravel(), right.ravel()))
-    return pairs

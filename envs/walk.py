@@ -8,8 +8,8 @@ episode. After the budget's last walk exactly one more action is allowed.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,8 +32,12 @@ class StepKind(StrEnum):
     LATE = "late"  # anything but a valid stop after the budget ran out
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+# Looking a member up in its enum class costs more than the comparison it is for.
+_NEW, _ECHO, _CONNECTOR = StepKind.NEW, StepKind.ECHO, StepKind.CONNECTOR
+_SUPPORT = Stance.SUPPORT
+
+
+class Step(NamedTuple):
     """One entry of a trace.
 
     Attributes:
@@ -56,6 +60,12 @@ class Walk:
         instance: What to walk.
         budget: B >= 1, the walks allowed; the stop is not counted.
 
+    Attributes:
+        budget_left: Walks left, >= 0.
+        visited: Nodes stood on, in order of the first visit, the claim first.
+        acquired_atoms: Atoms acquired, in order.
+        trace: Every step so far; it only grows.
+
     Raises:
         ValueError: If the budget is not in [1, 10000].
     """
@@ -64,6 +74,7 @@ class Walk:
         "_acquired_sources",
         "acquired_atoms",
         "budget",
+        "budget_left",
         "connector_moves",
         "echoes",
         "ending",
@@ -80,7 +91,7 @@ class Walk:
         if not 1 <= budget <= MAX_BUDGET:
             raise ValueError(f"budget={budget} must lie in [1, {MAX_BUDGET}] walks")
         self.instance = instance
-        self.budget = budget
+        self.budget = self.budget_left = budget
         self.position = instance.claim
         self.visited: dict[int, None] = {instance.claim: None}  # ordered
         self.acquired_atoms: dict[int, None] = {}  # ordered
@@ -94,18 +105,18 @@ class Walk:
         self.judgement: Judgement | None = None
 
     @property
-    def budget_left(self) -> int:
-        """Walks left, >= 0."""
-        return self.budget - self.walks - self.invalid_actions
-
-    @property
     def is_over(self) -> bool:
         """Whether the episode has ended."""
         return self.ending is not None
 
-    def neighbours(self) -> NDArray[np.int32]:
+    def neighbours(self) -> NDArray[np.int64]:
         """Nodes one walk away, ascending, at most ``MAX_NEIGHBOURS``."""
         return self.instance.graph.neighbours(self.position)
+
+    @property
+    def acquired_sources(self) -> tuple[int, int]:
+        """Distinct supporting and refuting sources acquired so far."""
+        return len(self._acquired_sources[0]), len(self._acquired_sources[1])
 
     def can_walk(self, node: int) -> bool:
         """Whether ``node`` is a neighbour."""
@@ -115,32 +126,36 @@ class Walk:
 
     def walk(self, node: int) -> Step:
         """Move to ``node``; anything that is no neighbour is charged as an illegal action."""
-        if not self.can_walk(node):
-            return self.reject(StepKind.ILLEGAL)
-        if self._is_late():
+        return self.follow(node) if self.can_walk(node) else self.reject(StepKind.ILLEGAL)
+
+    def follow(self, node: int) -> Step:
+        """Move to ``node``, which the caller took from :meth:`neighbours` of the present position, unchecked."""
+        if (self.ending is not None or self.budget_left == 0) and self._is_late():
             return self._record(StepKind.LATE)
         graph = self.instance.graph
         self.walks += 1
+        self.budget_left -= 1
         self.position = node
         self.visited.setdefault(node)
+        atom = graph.node_atom.item(node)
         # A source may serve several claims of a merged graph; what it says of another claim is no evidence here.
-        if graph.node_atom[node] < 0 or graph.node_claim[node] != self.instance.claim:
+        if atom < 0 or graph.node_claim.item(node) != self.instance.claim:
             self.connector_moves += 1
-            return self._record(StepKind.CONNECTOR)
-        atom = int(graph.node_atom[node])
+            return self._record(_CONNECTOR)
         if atom in self.acquired_atoms:
             self.echoes += 1
-            return self._record(StepKind.ECHO, atom)
+            return self._record(_ECHO, atom)
         self.acquired_atoms[atom] = None
-        side = 0 if graph.atoms[atom].stance is Stance.SUPPORT else 1
-        self._acquired_sources[side].add(int(graph.node_source[node]))
-        return self._record(StepKind.NEW, atom)
+        side = 0 if graph.atoms[atom].stance is _SUPPORT else 1
+        self._acquired_sources[side].add(graph.node_source.item(node))
+        return self._record(_NEW, atom)
 
     def reject(self, kind: StepKind = StepKind.UNPARSED) -> Step:
         """Charge one walk for an action that did nothing; reveals nothing and cannot end the episode in budget."""
         if self._is_late():
             return self._record(StepKind.LATE)
         self.invalid_actions += 1
+        self.budget_left -= 1
         return self._record(kind)
 
     def stop(self, judgement: Judgement | None) -> Step:

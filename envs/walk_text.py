@@ -11,13 +11,13 @@ from provgym.envs.actions import Action, Stop, WalkTo, parse_action
 from provgym.envs.builtin import demo_instances
 from provgym.envs.presentation import Presentation, PresentationConfig
 from provgym.envs.provenance import Instance
+from provgym.envs.reset_options import check_instances_and_budget, read_reset_options
 from provgym.envs.text_space import AnyText
-from provgym.envs.walk import MAX_BUDGET, Step, StepKind, Walk
-from provgym.rewards.outcome import Ending, WalkOutcome, outcome_as_dict
+from provgym.envs.walk import Step, StepKind, Walk
+from provgym.rewards.outcome import Ending, WalkOutcome
 from provgym.rewards.rubric import Rubric, papt_rubric
 
 MAX_TEXT_LENGTH = 1_000_000
-RESET_OPTIONS = ("instance", "budget")
 
 
 class TraceEntry(TypedDict):
@@ -33,9 +33,8 @@ class TraceEntry(TypedDict):
 class WalkInfo(TypedDict):
     """The ``info`` of both walk environments.
 
-    ``ending``, ``terms`` and ``outcome`` are filled once the episode is over; ``outcome`` holds the counts of
-    :class:`~provgym.rewards.outcome.WalkOutcome` (judgement aside, which ``cited_source_ids`` and the outcome's
-    fields repeat as plain data).
+    ``ending``, ``terms`` and ``outcome`` are filled once the episode is over. ``outcome`` is the record itself, not a
+    nested dict: Gymnasium's vector environments cannot merge a dict of one sub-environment with the None of another.
     """
 
     instance_id: str
@@ -43,11 +42,11 @@ class WalkInfo(TypedDict):
     budget: int
     budget_left: int
     last_step: str | None
-    trace: list[TraceEntry]
+    trace: Sequence[TraceEntry]
     cut_characters: int
     ending: str | None
     terms: dict[str, float]
-    outcome: dict[str, Any]
+    outcome: WalkOutcome | None
     cited_source_ids: list[str]
 
 
@@ -89,10 +88,7 @@ class GraphWalkTextEnv(gym.Env[str, str]):
         render_mode: str | None = None,
     ) -> None:
         self.instances: Sequence[Instance] = demo_instances() if instances is None else instances
-        if len(self.instances) == 0:
-            raise ValueError("instances is empty; there is nothing to walk")
-        if not 1 <= budget <= MAX_BUDGET:
-            raise ValueError(f"budget={budget} must lie in [1, {MAX_BUDGET}] walks")
+        check_instances_and_budget(self.instances, budget)
         self.budget = budget
         self.presentation_config = presentation or PresentationConfig()
         self.rubric = rubric or papt_rubric()
@@ -115,7 +111,7 @@ class GraphWalkTextEnv(gym.Env[str, str]):
             ValueError: If an option is unknown or out of range.
         """
         super().reset(seed=seed)
-        instance, budget = self._read_options(dict(options or {}))
+        instance, budget = read_reset_options(options, self.instances, self.budget, self.np_random)
         self.walk = Walk(instance, budget)
         self.trace = []
         self.presentation = Presentation(self.walk, self.presentation_config, self.np_random)
@@ -173,24 +169,6 @@ class GraphWalkTextEnv(gym.Env[str, str]):
             raise RuntimeError("no episode was started; call reset before step")
         return self.walk, self.presentation
 
-    def _read_options(self, options: dict[str, Any]) -> tuple[Instance, int]:
-        unknown = sorted(set(options) - set(RESET_OPTIONS))
-        if unknown:
-            raise ValueError(f"reset options {unknown} are unknown; known are {list(RESET_OPTIONS)}")
-        wanted = options.get("instance")
-        if wanted is None:
-            wanted = int(self.np_random.integers(len(self.instances)))
-        if isinstance(wanted, str):
-            by_id = {instance.instance_id: instance for instance in self.instances}
-            if wanted not in by_id:
-                raise ValueError(f"options['instance']={wanted!r} is no instance id of this environment")
-            instance = by_id[wanted]
-        else:
-            if not 0 <= int(wanted) < len(self.instances):
-                raise ValueError(f"options['instance']={wanted} must lie in [0, {len(self.instances)})")
-            instance = self.instances[int(wanted)]
-        return instance, int(options.get("budget", self.budget))
-
     def _info(self, step: Step | None) -> dict[str, Any]:
         walk, presentation = self._running()
         info: WalkInfo = {
@@ -203,13 +181,13 @@ class GraphWalkTextEnv(gym.Env[str, str]):
             "cut_characters": presentation.cut_characters,
             "ending": None if walk.ending is None else walk.ending.value,
             "terms": {},
-            "outcome": {},
+            "outcome": None,
             "cited_source_ids": [],
         }
         if walk.is_over:
             outcome = walk.outcome()
             info["terms"] = dict(self.rubric.score(outcome).terms)
-            info["outcome"] = outcome_as_dict(outcome)
+            info["outcome"] = outcome
             if outcome.judgement is not None:
                 info["cited_source_ids"] = list(presentation.source_ids(outcome.judgement.cited_sources))
         return dict(info)

@@ -1,9 +1,12 @@
-"""Episodes as a Parquet table: one row per episode, typed columns, nothing lost."""
+"""Episodes as a Parquet table: one row per episode, typed columns.
+
+Reading gives back what was written, but for lone surrogates in a model's text, which UTF-8 cannot hold: they
+become question marks (JSON lines keep them).
+"""
 
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from provgym.generators.episode import Episode
+from provgym.generators.json_lines import atomic_file
 
 _COUNTS = (
     "budget",
@@ -77,13 +81,9 @@ def write_parquet(path: Path, episodes: Sequence[Episode]) -> None:
         OSError: If the disk is full or the folder cannot be written.
     """
     rows = [{**(data := episode.to_json()), "usage": json.dumps(data["usage"])} for episode in episodes]
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        pq.write_table(pa.Table.from_pylist(rows, schema=episode_schema()), draft)
-        os.replace(draft, path)
-    finally:
-        draft.unlink(missing_ok=True)
+    table = pa.Table.from_pylist([_without_surrogates(row) for row in rows], schema=episode_schema())
+    with atomic_file(path) as file:
+        pq.write_table(table, file)
 
 
 def read_parquet(path: Path) -> list[Episode]:
@@ -97,3 +97,11 @@ def read_parquet(path: Path) -> list[Episode]:
         return [Episode.from_json({**row, "usage": json.loads(row["usage"])}) for row in rows]
     except (pa.ArrowInvalid, KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{path} is no table of stored episodes ({error})") from error
+
+
+def _without_surrogates(value: Any) -> Any:
+    if isinstance(value, str):
+        return value if value.isascii() else value.encode("utf-8", "replace").decode("utf-8")
+    if isinstance(value, dict):
+        return {key: _without_surrogates(item) for key, item in value.items()}
+    return [_without_surrogates(item) for item in value] if isinstance(value, list) else value

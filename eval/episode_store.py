@@ -1,7 +1,7 @@
 """Episodes on disk: appended as they end, read back whole, finished files in task order.
 
-One JSON object per line, ``\\n`` between lines and nothing else (a raw U+2028 inside a text splits no line). A last
-line that a killed process left half-written is dropped by readers and repaired by the next writer.
+One JSON object per line; only a line feed ends a line (a raw U+2028 inside a text does not). A last line that
+a killed process left half-written is left out by readers and cut away by the next writer.
 """
 
 from __future__ import annotations
@@ -12,13 +12,15 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO
 
-from provgym.eval.run_files import write_lines_atomic
+from provgym.eval.metric_kinds import is_scored
+from provgym.eval.run_files import write_atomic
 from provgym.generators.episode import Episode
+from provgym.generators.json_lines import check_is_file
 
 
-def to_line(episode: Episode) -> str:
-    """Return an episode as one line of ASCII JSON, its line end included."""
-    return json.dumps(episode.to_json(), separators=(",", ":")) + "\n"
+def to_line(episode: Episode) -> bytes:
+    """Return an episode as one line of ASCII JSON, its line end included: any text a model may write fits."""
+    return json.dumps(episode.to_json(), separators=(",", ":")).encode("ascii") + b"\n"
 
 
 class EpisodeWriter:
@@ -44,12 +46,12 @@ class EpisodeWriter:
             OSError: If the disk is full; the note says what was kept.
         """
         try:
-            self._file.write(to_line(episode).encode("ascii"))
+            self._file.write(to_line(episode))
             self._file.flush()
         except OSError as error:
             error.add_note(
-                f"episode {episode.instance_id!r} could not be appended to {self.path}; {self.written} episodes "
-                "of this process are kept there: free space and run the same command again to go on"
+                f"episode {episode.instance_id!r} could not be appended to {self.path}; the {self.written} "
+                "before it are kept there: free space and run the same command again to go on"
             )
             raise
         self.written += 1
@@ -75,11 +77,10 @@ def read_episodes(path: Path, *, allow_half_line: bool = False) -> list[Episode]
         allow_half_line: Leave out a last line without a line end, as a killed process leaves behind.
 
     Raises:
-        FileNotFoundError: If there is no such file.
+        FileNotFoundError: If there is no such file; the message names near ones.
         ValueError: If the ending is unknown, or a line is no episode; the message names file and line.
     """
-    if not path.is_file():
-        raise FileNotFoundError(f"no episodes at {path}; an evaluation writes them as episodes.jsonl")
+    check_is_file(path)
     if path.suffix == ".parquet":
         from provgym.eval.episode_parquet import read_parquet
 
@@ -91,7 +92,7 @@ def read_episodes(path: Path, *, allow_half_line: bool = False) -> list[Episode]
 
 def write_episodes(path: Path, episodes: Sequence[Episode]) -> None:
     """Write a finished file in one step, in the order given."""
-    write_lines_atomic(path, (to_line(episode) for episode in episodes))
+    write_atomic(path, (to_line(episode) for episode in episodes))
 
 
 def merge_episodes(found: Iterable[tuple[int, Episode]]) -> dict[int, Episode]:
@@ -99,7 +100,7 @@ def merge_episodes(found: Iterable[tuple[int, Episode]]) -> dict[int, Episode]:
     merged: dict[int, Episode] = {}
     for index, episode in found:
         before = merged.get(index)
-        if before is None or before.error is not None or episode.error is None:
+        if before is None or not is_scored(before) or is_scored(episode):
             merged[index] = episode
     return merged
 

@@ -141,7 +141,7 @@ class ConfusionMetric:
                 judgement = episode.outcome.judgement
                 answer = NO_ANSWER if judgement is None else VERDICTS.index(judgement.verdict)
                 row[VERDICTS.index(episode.outcome.gold), answer] = 1.0
-        return rows.reshape(len(episodes), -1)
+        return rows.reshape(len(episodes), len(VERDICTS) * (NO_ANSWER + 1))
 
     def value(self, sums: Floats) -> Floats:
         """Return the average over the classes present in gold."""
@@ -183,7 +183,7 @@ class CalibrationMetric:
             if judgement is not None and is_scored(episode):
                 place = min(int(judgement.confidence * self.bins), self.bins - 1)
                 row[:, place] = judgement.confidence, float(episode.outcome.is_correct), 1.0
-        return rows.reshape(len(episodes), -1)
+        return rows.reshape(len(episodes), 3 * self.bins)
 
     def value(self, sums: Floats) -> Floats:
         """Return the mean gap between confidence and accuracy, each bin weighted by its episodes."""

@@ -1,7 +1,7 @@
 """Claim files: how users bring their own claims, and how generated instances leave and come back.
 
-One instance a line (JSONL), or a row (Parquet); :mod:`provgym.generators.claim_records` says what a line holds, and
-``docs/claim_files.md`` shows it with an example.
+One instance a line (JSONL), or a row (Parquet); :mod:`provgym.generators.claim_records` says what a line
+holds, and ``docs/claim_files.md`` shows it with an example.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class LoadReport:
         kept: Instances kept.
         bad_total: Lines left out because they could not be read; always 0 in strict mode.
         bad_lines: The first 100 of them, each with file and line.
-        gold_differs: Instances whose own ``gold`` is not the majority over their distinct sources; their own one holds.
+        gold_differs: Instances whose own ``gold`` is not the majority over their distinct sources; it holds.
     """
 
     files: tuple[str, ...]
@@ -60,7 +60,7 @@ class LoadReport:
         if self.kept == 0:
             lines.append("n = 0, not available: there is nothing to walk")
         if self.gold_differs:
-            lines.append(f"{self.gold_differs} instances state another gold verdict than the majority of their sources")
+            lines.append(f"{self.gold_differs} instances state another gold than their sources' majority")
         lines += self.bad_lines[:10]
         if self.bad_total > 10:
             lines.append(f"... and {self.bad_total - 10} more")
@@ -81,10 +81,11 @@ def read_claims(*paths: Path, mode: ReadMode = "strict") -> ClaimSet:
 
     Args:
         paths: At least one ``.jsonl`` or ``.parquet`` file; the files together make one data set.
-        mode: ``strict`` stops at the first bad line; ``lenient`` leaves bad lines out, counts and reports them.
+        mode: ``strict`` stops at the first bad line; ``lenient`` leaves bad lines out and reports them.
 
     Raises:
-        BadFileError: If a line is bad or there is no instance at all (strict), if splits leak, or a Parquet file cannot be read.
+        BadFileError: If a line is bad or there is no instance at all (strict), if splits leak, or if a
+            Parquet file cannot be read.
         FileNotFoundError: If a file does not exist.
         IsADirectoryError: If a path is a folder.
         ValueError: If ``mode`` is unknown or there is no path.
@@ -136,10 +137,10 @@ def write_claims(path: Path, instances: Iterable[Instance]) -> int:
         OSError: If the disk is full or the folder cannot be written.
     """
     if path.suffix == ".parquet":
-        dataset = to_dataset(instances)
+        table = to_dataset(instances).data.table
         with atomic_file(path) as file:
-            dataset.to_parquet(file)
-        return len(dataset)
+            pyarrow.parquet.write_table(table, file)
+        return int(table.num_rows)
     count = 0
     with atomic_file(path) as file:
         for record in _records(instances, explicit_routes=False):
@@ -170,7 +171,10 @@ def to_dataset(instances: Iterable[Instance]) -> Dataset:
         dict.fromkeys(names, text)
         | {"entities": datasets.List(text), "claim_id": text, "evidence": datasets.List(evidence)}
     )
-    return datasets.Dataset.from_list(list(_records(instances, explicit_routes=True)), features=features)
+    records = list(_records(instances, explicit_routes=True))
+    # By columns: rows would lose the features where there are none.
+    columns = {name: [record[name] for record in records] for name in features}
+    return datasets.Dataset.from_dict(columns, features=features)
 
 
 def from_dataset(dataset: Iterable[Mapping[str, Any]]) -> list[Instance]:
@@ -211,13 +215,14 @@ class _Index:
         name, claim = instance.instance_id, instance.base_claim
         if name in self._place_of_id:
             earlier = self._place_of_id[name]
-            return BadLine(row.line, f"found id {name!r} again (first in {earlier}), expected a new one; rename or remove it")
+            problem = f"found id {name!r} again (first in {earlier}), expected a new one; rename or remove it"
+            return BadLine(row.line, problem)
         contents, first = self._claim_of_id.setdefault(claim.claim_id, (hash(claim), place))
         if contents != hash(claim):
             return BadLine(
                 row.line,
-                f"found claim_id {claim.claim_id!r} with another claim text, domain or entities than in {first}, "
-                "expected the same; give another claim another claim_id",
+                f"found claim_id {claim.claim_id!r} with another claim text, domain or entities than in "
+                f"{first}, expected the same; give another claim another claim_id",
             )
         self._place_of_id[name] = place
         return instance
@@ -236,7 +241,7 @@ def _read_rows(path: Path) -> Iterator[JsonLine | BadLine]:
                     number += 1
                     yield JsonLine(number, _without_none(row))
     except pyarrow.ArrowException as error:
-        raise BadFileError(path, f"found no readable Parquet ({error}), expected a file that write_claims wrote") from error
+        raise BadFileError(path, f"found no readable Parquet ({error}); write it again") from error
 
 
 def _without_none(value: Any) -> Any:
@@ -250,6 +255,6 @@ def _records(instances: Iterable[Instance], *, explicit_routes: bool) -> Iterato
     seen: set[str] = set()
     for instance in instances:
         if instance.instance_id in seen:
-            raise ValueError(f"instance id {instance.instance_id!r} appears twice; give every instance its own id")
+            raise ValueError(f"instance id {instance.instance_id!r} appears twice; give each its own id")
         seen.add(instance.instance_id)
         yield instance_to_record(instance, explicit_routes=explicit_routes)

@@ -1,7 +1,7 @@
 """One claim record and one graph instance: the same thing as plain data and as a graph.
 
-The format is described for users in ``docs/claim_files.md``. Every graph of one claim whose atoms stand in the order
-in which its routes use them can be written, and comes back equal, ids and order included.
+The format is described for users in ``docs/claim_files.md``. Every graph of one claim whose atoms stand in
+the order in which its routes use them can be written, and comes back equal, ids and order included.
 """
 
 from __future__ import annotations
@@ -26,10 +26,17 @@ def _number_as_text(value: Any) -> Any:
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
+def _storable(value: Any) -> Any:
+    """Refuse half of a surrogate pair, which JSON escapes can hold and no UTF-8 file can."""
+    if isinstance(value, str) and any("\ud800" <= character <= "\udfff" for character in value):
+        raise ValueError("must be Unicode text, without half of a surrogate pair")
+    return value
+
+
 def _with_visible_text(value: Any) -> Any:
     if isinstance(value, str) and not value.strip():
         raise ValueError("must hold at least one visible character")
-    return value
+    return _storable(value)
 
 
 def _kind_as_route(value: Any) -> Any:
@@ -72,7 +79,7 @@ class ClaimRecord(_Record):
     split: Literal["train", "dev", "test"]
     condition: Text = DEFAULT_CONDITION
     gold: Literal["SUPPORT", "REFUTE", "MIXED"] | None = None
-    domain: str = ""
+    domain: Annotated[str, BeforeValidator(_storable)] = ""
     entities: list[Text] = Field(default_factory=list)
     claim_id: Id | None = None
     evidence: list[EvidenceRecord] = Field(min_length=1)
@@ -81,7 +88,8 @@ class ClaimRecord(_Record):
 def record_to_instance(data: Mapping[str, Any]) -> Instance:
     """Build the instance of one record.
 
-    A record without ``gold`` gets the majority over its distinct sources. Records of one ``atom`` join their routes.
+    A record without ``gold`` gets the majority over its distinct sources. Records of one ``atom`` join their
+    routes.
 
     Args:
         data: A record as plain data; see ``docs/claim_files.md``.
@@ -90,8 +98,8 @@ def record_to_instance(data: Mapping[str, Any]) -> Instance:
         ValueError: Naming the field, what was found and what was expected.
 
     Example:
-        >>> evidence = [{"source": "s1", "stance": "SUPPORT", "text": "It rose.", "routes": ["result", "table"]}]
-        >>> instance = record_to_instance({"id": 1, "claim": "It rises.", "split": "dev", "evidence": evidence})
+        >>> rose = {"source": "s1", "stance": "SUPPORT", "text": "It rose.", "routes": ["result", "table"]}
+        >>> instance = record_to_instance({"id": 1, "claim": "It rises.", "split": "dev", "evidence": [rose]})
         >>> instance.gold.value, instance.graph.n_path(), instance.graph.n_prov()
         ('SUPPORT', 2, 1)
     """
@@ -108,8 +116,8 @@ def record_to_instance(data: Mapping[str, Any]) -> Instance:
         atom = Atom(atom_id, evidence.source, Stance(evidence.stance), evidence.text, float(evidence.weight))
         if atoms.setdefault(atom_id, atom) != atom:
             raise ValueError(
-                f"field 'evidence.{number - 1}': found atom {atom_id!r} again with another source, stance, text or "
-                "weight, expected the same ones; an atom is one observation of one source"
+                f"field 'evidence.{number - 1}': found atom {atom_id!r} again with another source, stance, "
+                "text or weight, expected the same ones; an atom is one observation of one source"
             )
         for route in evidence.routes:
             route_id = route.id or _default_route_id(atom_id, routes_of[atom_id])
@@ -125,11 +133,12 @@ def instance_to_record(instance: Instance, *, explicit_routes: bool = False) -> 
 
     Args:
         instance: An instance whose graph holds its claim alone.
-        explicit_routes: Write every route as ``{"kind", "id"}``, as tables need; else as its kind where its id is the
-            default one.
+        explicit_routes: Write every route as ``{"kind", "id"}``, as tables need; else as its kind where
+            its id is the default one.
 
     Raises:
-        ValueError: If the graph holds several claims, or atoms that no route uses or in another order than its routes.
+        ValueError: If the graph holds several claims, or atoms that no route uses or in another order
+            than its routes.
     """
     graph, claim = instance.graph, instance.base_claim
     if len(graph.claims) != 1:
@@ -139,8 +148,8 @@ def instance_to_record(instance: Instance, *, explicit_routes: bool = False) -> 
         )
     if tuple(dict.fromkeys(r.atom_id for r in graph.routes)) != tuple(a.atom_id for a in graph.atoms):
         raise ValueError(
-            f"instance {instance.instance_id!r}: its atoms must stand in the order in which the routes use them, "
-            "each used at least once; build the graph in that order"
+            f"instance {instance.instance_id!r}: its atoms must stand in the order in which the routes use "
+            "them, each used at least once; build the graph in that order"
         )
     return {
         "id": instance.instance_id,
@@ -163,8 +172,8 @@ def _evidence(graph: EvidenceGraph, explicit_routes: bool) -> list[dict[str, Any
         atom = atom_of[route.atom_id]
         # Routes of one atom that do not follow each other get a record each: their order is the nodes' order.
         if not records or records[-1]["atom"] != atom.atom_id:
-            records.append({"source": atom.source_id, "stance": atom.stance.value, "text": atom.text, "routes": []})
-            records[-1] |= {"atom": atom.atom_id, "weight": atom.weight}
+            head = {"source": atom.source_id, "stance": atom.stance.value, "text": atom.text}
+            records.append(head | {"routes": [], "atom": atom.atom_id, "weight": atom.weight})
         is_default = route.route_id == _default_route_id(atom.atom_id, routes_of[atom.atom_id])
         routes_of[atom.atom_id] += 1
         plain = is_default and not explicit_routes
@@ -182,8 +191,8 @@ def _explain(error: ValidationError) -> str:
     first = faults[0]
     field = ".".join(str(part) for part in first["loc"])
     if first["type"] == "extra_forbidden":
-        model = RouteRecord if "routes" in first["loc"] else EvidenceRecord if "evidence" in first["loc"] else ClaimRecord
-        known = list(model.model_fields)
+        depth = sum(part in ("evidence", "routes") for part in first["loc"][:-1])
+        known = list((ClaimRecord, EvidenceRecord, RouteRecord)[depth].model_fields)
         near = difflib.get_close_matches(str(first["loc"][-1]), known, n=1)
         hint = f"did you mean {near[0]!r}?" if near else "remove it"
         text = f"field {field!r} is unknown, expected one of {', '.join(known)}; {hint}"

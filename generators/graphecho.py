@@ -1,8 +1,8 @@
 """GraphEcho-Syn: fictional claims whose evidence can be repeated without adding a source.
 
-Every claim has five supporting and five refuting atoms, each with its own source id, and each met by up to five
-routes of different representation kinds. A claim's wording and its two evidence wordings are fixed: conditions
-change only which source each route belongs to.
+Every claim has five supporting and five refuting atoms, each with its own source id, and each met by up to
+five routes of different representation kinds. A claim's wording and its two evidence wordings are fixed:
+conditions change only which source each route belongs to.
 
 Source: GraphEcho, arXiv:2609.17695, section 3.2; verbs, measures and names are ours.
 """
@@ -35,6 +35,16 @@ DOWN = (("lowers", "lowered"), ("reduces", "reduced"), ("weakens", "weakened"), 
 NAME_STARTS = tuple(a + b + c for a in "bdfglmnrtv" for b in "aeiou" for c in "lnrsx")
 NAME_ENDS = tuple(a + b + c for a in "dkmtv" for b in "aeio" for c in "nmr")
 PERCENTS = tuple(range(3, 48))
+REAL_WORDS = frozenset(
+    """balkan banker banter barker barman barmen barter barton binder bolder bolton border boston bunker
+    burden burton buster dalton dander darken darker denver dexter duster farmer faster fender fervor fester
+    filter finder folder former foster galvan gander garden garter gender german girder golden gordon
+    lander larder lender linden linker listen lister london lurker luster marker marten martin marvin
+    master melvin mender mentor merman milder milton minder minter mister molten mormon mortar mortem
+    morton murder muster norman norton random ranter raster render renter roster tandem tanker tartan
+    tartar tasman taxman tender tendon tester tinder vander vendor vermin""".split()
+)
+"""Words and names of this world that the pieces happen to spell; they name no invented entity."""
 
 
 class BaseClaim(NamedTuple):
@@ -86,7 +96,9 @@ class GraphEcho:
         """
         found = tuple(c for c in self.claims if c.split == split)
         if not found:
-            raise ValueError(f"split {split!r} has no claims; there are {sorted({c.split for c in self.claims})}")
+            raise ValueError(
+                f"split {split!r} has no claims; there are {sorted({c.split for c in self.claims})}"
+            )
         return found
 
     def instances(self, split: str, conditions: Sequence[str], *, draw: int = 0) -> list[Instance]:
@@ -100,14 +112,22 @@ class GraphEcho:
         return [self.instance(base, name, draw=draw) for base in self.of_split(split) for name in conditions]
 
     def instance(self, base: BaseClaim, condition: str, *, draw: int = 0) -> Instance:
-        """Return one claim under one condition; which of its sources take part is drawn from the claim's own key."""
+        """Return one claim under one condition; which sources take part is drawn from the claim's own key.
+
+        A named condition is one instance, whatever the draw: all named conditions of a claim draw from one
+        stream, so that C1's two atoms stand in C2, C2R, C3 and C4 too.
+        """
         number = int(base.claim.claim_id.rsplit("-", 1)[1])
-        rng = derive_rng(self.seed, Purpose.CONDITION, number, draw)
         if condition == GENERAL:
+            rng = derive_rng(self.seed, Purpose.CONDITION, number, draw)
             drawn = draw_general(rng)
-            return build_instance(base, drawn, rng, f"{base.claim.claim_id}/{GENERAL}-{draw}:{drawn.name}", GENERAL)
-        parsed = parse_condition(condition)
-        return build_instance(base, parsed, rng, f"{base.claim.claim_id}/{condition}", condition)
+            return build_instance(
+                base, drawn, rng, f"{base.claim.claim_id}/{GENERAL}-{draw}:{drawn.name}", GENERAL
+            )
+        rng = derive_rng(self.seed, Purpose.CONDITION, number, 0)
+        return build_instance(
+            base, parse_condition(condition), rng, f"{base.claim.claim_id}/{condition}", condition
+        )
 
 
 def build_instance(
@@ -115,8 +135,8 @@ def build_instance(
 ) -> Instance:
     """Build the evidence graph of one claim under one condition.
 
-    Route slot k of a stance has the same wording and representation kind whichever source it belongs to, so that
-    1S5P and 5S5P differ in source assignment alone.
+    Route slot k of a stance has the same wording and representation kind whichever source it belongs to, so
+    that 1S5P and 5S5P differ in source assignment alone.
     """
     atoms: list[Atom] = []
     routes: list[Route] = []
@@ -127,10 +147,12 @@ def build_instance(
         slots: Iterator[int] = itertools.count()
         for place, count in zip(chosen.tolist(), counts, strict=True):
             atom_id = f"{base.claim.claim_id}-{stance.value[0]}{place}"
-            atoms.append(Atom(atom_id, base.sources[offset + place], stance, base.texts[offset // MAX_SOURCES]))
-            for slot in itertools.islice(slots, count):
+            atoms.append(
+                Atom(atom_id, base.sources[offset + place], stance, base.texts[offset // MAX_SOURCES])
+            )
+            for number, slot in enumerate(itertools.islice(slots, count)):
                 kind = REPRESENTATION_KINDS[(first_kind + slot) % len(REPRESENTATION_KINDS)]
-                routes.append(Route(f"{atom_id}-{slot}", base.claim.claim_id, atom_id, kind))
+                routes.append(Route(f"{atom_id}-{number}", base.claim.claim_id, atom_id, kind))
     graph = EvidenceGraph((base.claim,), tuple(atoms), tuple(routes))
     return Instance(instance_id, graph, label, condition.gold, base.split)
 
@@ -146,7 +168,8 @@ def _names(rng: np.random.Generator) -> Iterator[str]:
             for options in pieces:
                 code, place = divmod(code, len(options))
                 parts.append(options[place])
-            yield "".join(parts)
+            if "".join(parts) not in REAL_WORDS:
+                yield "".join(parts)
 
 
 def _base_claim(rng: np.random.Generator, number: int, split: str, names: Iterator[str]) -> BaseClaim:
@@ -158,7 +181,9 @@ def _base_claim(rng: np.random.Generator, number: int, split: str, names: Iterat
     same = (UP if claim_goes_up else DOWN)[rng.integers(len(UP))][1]
     opposite = (DOWN if claim_goes_up else UP)[rng.integers(len(UP))][1]
     claim_id = f"syn-{number:05d}"
-    claim = Claim(claim_id, f"In {domain}, {subject} {present} the {measure} of {target}.", domain, (subject, target))
+    claim = Claim(
+        claim_id, f"In {domain}, {subject} {present} the {measure} of {target}.", domain, (subject, target)
+    )
     texts = tuple(
         f"{subject} {verb} the {measure} of {target} by {PERCENTS[rng.integers(len(PERCENTS))]} percent."
         for verb in (same, opposite)

@@ -1,8 +1,8 @@
-"""JSON lines, read so that no line can surprise, and files written so that none is left half done.
+r"""JSON lines, read so that no line can surprise, and files written so that none is left half done.
 
-Reading: only ``\\n`` ends a line (a raw U+2028 inside a text does not), CRLF and a leading byte-order mark are
-accepted, one line at a time is held in memory. Writing: into a temporary file beside the target, moved over it once
-everything is on disk.
+Reading: only ``\n`` ends a line (a raw U+2028 inside a text does not), CRLF and a leading byte-order mark
+are accepted, one line at a time is held in memory. Writing: into a temporary file beside the target, moved
+over it once everything is on disk.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class JsonLine(NamedTuple):
 
 
 class BadFileError(ValueError):
-    """A data file that cannot be used; the message names file, line, what was found, what was expected, a way out.
+    """A data file that cannot be used; the message names file and line, found, expected, and a way out.
 
     Attributes:
         path: The file.
@@ -93,7 +93,8 @@ def check_is_file(path: Path) -> None:
         raise IsADirectoryError(f"{path} is a folder, expected a file; {found}. Name one file")
     if not path.exists():
         around = sorted(p.name for p in path.parent.iterdir()) if path.parent.is_dir() else []
-        near = difflib.get_close_matches(path.name, around, n=3) or [n for n in around if n.endswith(path.suffix)][:3]
+        alike = [name for name in around if name.endswith(path.suffix)]
+        near = difflib.get_close_matches(path.name, around, n=3) or alike[:3]
         if not path.parent.is_dir():
             found = f"the folder {path.parent} does not exist either"
         else:
@@ -105,7 +106,7 @@ def check_is_file(path: Path) -> None:
 def atomic_file(path: Path) -> Iterator[BinaryIO]:
     """Open a temporary file beside ``path`` and move it there once it is whole and on disk.
 
-    An exception (a full disk, an interrupt) removes the temporary file and leaves what was at ``path`` before.
+    An exception (a full disk, an interrupt) removes the temporary file and leaves ``path`` as it was before.
 
     Args:
         path: Where the file is to be; missing folders are made.
@@ -125,7 +126,7 @@ def atomic_file(path: Path) -> Iterator[BinaryIO]:
 
 def dump_json_line(data: dict[str, Any]) -> bytes:
     """Return one line of UTF-8 JSON with its line end; texts stay readable, NaN is refused."""
-    return json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(", ", ": ")).encode("utf-8") + b"\n"
+    return json.dumps(data, ensure_ascii=False, allow_nan=False).encode("utf-8") + b"\n"
 
 
 def _parse(number: int, raw: bytes) -> JsonLine | BadLine:
@@ -133,14 +134,17 @@ def _parse(number: int, raw: bytes) -> JsonLine | BadLine:
         text = raw.decode("utf-8")
     except UnicodeDecodeError as error:
         found = raw[error.start : error.start + 1].hex()
-        return BadLine(number, f"found byte 0x{found} at position {error.start}, expected UTF-8; save the file as UTF-8")
+        return BadLine(
+            number, f"found byte 0x{found} at position {error.start}, expected text saved as UTF-8"
+        )
     try:
         data = json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_distinct_keys)
     except json.JSONDecodeError as error:
         # Whatever wrote the file stopped inside the line: the usual trace of a killed writer.
         cut = " (the file ends inside this line)" if not raw.endswith(b"\n") else ""
         start = text.strip()[:40]
-        return BadLine(number, f"found {start!r}, expected one JSON object: {error.msg}, column {error.colno}{cut}")
+        what = f"{error.msg}, column {error.colno}{cut}"
+        return BadLine(number, f"found {start!r}, expected one JSON object: {what}")
     except ValueError as error:
         return BadLine(number, str(error))
     except RecursionError:
@@ -151,11 +155,8 @@ def _parse(number: int, raw: bytes) -> JsonLine | BadLine:
 
 
 def _json_type(value: Any) -> str:
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return "a boolean"
-    return {list: "a list", str: "a string", int: "a number", float: "a number"}.get(type(value), "something else")
+    names = {type(None): "null", bool: "a boolean", list: "a list", str: "a string"}
+    return names.get(type(value), "a number")
 
 
 def _refuse_constant(name: str) -> float:

@@ -73,7 +73,7 @@ class RowCache(Cache):
         for buffers in (self._keys, self._values):
             for buffer in buffers:
                 if buffer is not None:
-                    buffer[targets, :length] = buffer[source, :length]
+                    buffer[targets, :length] = buffer[source, :length].clone()
 
     def update(
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any

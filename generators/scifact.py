@@ -1,10 +1,10 @@
 """SciFact: real claims with gold rationale sentences, as graph instances for transfer (never trained on).
 
-Official files: claims ``{id, claim, evidence: {doc_id: [{sentences: [i ...], label}]}, cited_doc_ids}`` and corpus
-``{doc_id, title, abstract: [sentence ...], structured}``. Each document gives one evidence record: the sentences of
-all its rationale sets, in the order of the abstract. Its id is the observable source; redundant routes repeat that
-record through other representations. Five variants, the last two for claims with several evidence documents; the
-first three use the first evidence document in the claims file:
+Official files: claims ``{id, claim, evidence: {doc_id: [{sentences: [i ...], label}]}, cited_doc_ids}`` and
+corpus ``{doc_id, title, abstract: [sentence ...], structured}``. Each document gives one evidence record: the
+sentences of all its rationale sets, in the order of the abstract. Its id is the observable source; redundant
+routes repeat that record through other representations. Five variants, the last two for claims with several
+evidence documents; the first three use the first evidence document in the claims file:
 
 * ``one_doc_one_route``: one document by one route;
 * ``one_doc_five_routes``: the same document by five routes, of the kinds that GraphEcho-Syn uses;
@@ -14,8 +14,8 @@ first three use the first evidence document in the claims file:
 
 The gold verdict is the label (CONTRADICT is REFUTE), not a count of sources.
 
-Sources: SciFact, arXiv:2004.14974; the conversion is that of GraphEcho, arXiv:2609.17695, section 3.4. Names of the
-variants, the order of documents and the kinds of representation are ours.
+Sources: SciFact, arXiv:2004.14974; the conversion is that of GraphEcho, arXiv:2609.17695, section 3.4. Names
+of the variants, the order of documents and the kinds of representation are ours.
 """
 
 from __future__ import annotations
@@ -27,7 +27,13 @@ from typing import NamedTuple
 
 from provgym.envs.provenance import Atom, Claim, EvidenceGraph, Instance, Route, Stance
 from provgym.generators.claim_files import ReadMode
-from provgym.generators.scifact_files import Corpus, ScifactClaim, ScifactReport, read_claims_file, read_corpus
+from provgym.generators.scifact_files import (
+    Corpus,
+    ScifactClaim,
+    ScifactReport,
+    read_claims_file,
+    read_corpus,
+)
 from provgym.generators.splits import check_instances
 from provgym.rewards.outcome import Verdict
 
@@ -84,14 +90,15 @@ def load_scifact(
 ) -> ScifactData:
     """Convert official SciFact files.
 
-    Claims without gold evidence, with conflicting labels, or whose evidence is not in the corpus are left out and
-    counted; repeated ids count once. A file without any usable claim gives no instance and a report that says so.
+    Claims without gold evidence, with conflicting labels, or whose evidence is not in the corpus are left out
+    and counted; repeated ids count once. A file without any usable claim gives no instance and a report
+    that says so.
 
     Args:
         claims_path: ``claims_dev.jsonl`` or a file like it.
         corpus_path: ``corpus.jsonl``.
         split: Split of the instances.
-        mode: ``strict`` stops at the first line that does not follow the format; ``lenient`` counts such lines.
+        mode: ``strict`` stops at the first line that is not in the format; ``lenient`` counts such lines.
 
     Raises:
         BadFileError: If a line does not follow the format (strict).
@@ -166,9 +173,8 @@ class _Account:
         for rationale in claim.evidence[doc_id]:
             outside = [s for s in rationale if not 0 <= s < len(abstract)]
             for sentence in outside:
-                self.out_of_range.append(
-                    f"claim {claim.claim_id}: sentence {sentence} of document {doc_id}, which has {len(abstract)}"
-                )
+                where = f"sentence {sentence} of document {doc_id}, which has {len(abstract)}"
+                self.out_of_range.append(f"claim {claim.claim_id}: {where}")
             rationales.append(tuple(s for s in rationale if s not in outside))
         numbers = sorted({s for rationale in rationales for s in rationale})
         text = " ".join(abstract[s].strip() for s in numbers).strip()
@@ -183,7 +189,11 @@ def _variants(claim: ScifactClaim, documents: tuple[DocumentEvidence, ...], spli
 
 
 def _instance(
-    claim: ScifactClaim, variant: str, kinds: tuple[str, ...], documents: tuple[DocumentEvidence, ...], split: str
+    claim: ScifactClaim,
+    variant: str,
+    kinds: tuple[str, ...],
+    documents: tuple[DocumentEvidence, ...],
+    split: str,
 ) -> Instance:
     base = Claim(f"scifact-{claim.claim_id}", claim.text, "biomedicine")
     stance = _STANCES[claim.labels[0]]

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal, NamedTuple, TypeVar, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from provgym.generators.claim_files import ReadMode
-from provgym.generators.json_lines import BadFileError, BadLine, read_json_lines
+from provgym.generators.json_lines import BadFileError, BadLine, JsonLine, read_json_lines
 
 ScifactLabel = Literal["SUPPORT", "CONTRADICT"]
 Corpus = Mapping[str, tuple[str, tuple[str, ...]]]
@@ -43,7 +43,7 @@ class _Rationale(_Line):
 class _ClaimLine(_Line):
     id: _Id
     claim: str = Field(pattern=r"\S")
-    evidence: dict[_Id, list[_Rationale]] | None = None
+    evidence: dict[str, list[_Rationale]] | None = None
     cited_doc_ids: list[_Id] = Field(default_factory=list)
 
 
@@ -107,7 +107,7 @@ class ScifactReport:
     duplicates: tuple[str, ...] = ()
     absent_documents: tuple[str, ...] = ()
     out_of_range: tuple[str, ...] = ()
-    bad_lines: tuple[str, ...] = field(default=())
+    bad_lines: tuple[str, ...] = ()
 
     @property
     def num_instances(self) -> int:
@@ -155,13 +155,22 @@ def read_claims_file(path: Path, mode: ReadMode = "strict") -> tuple[list[Scifac
             duplicates.append(f"claim {row.id} ({path.name}, lines {first_line[row.id]} and {number})")
             continue
         first_line[row.id] = number
-        rationales = {doc: [r for r in sets if r.sentences] for doc, sets in (row.evidence or {}).items()}
-        evidence = {doc: tuple(tuple(r.sentences) for r in sets) for doc, sets in rationales.items() if sets}
-        labels = tuple(dict.fromkeys(r.label for sets in rationales.values() for r in sets))
-        claims[row.id] = ScifactClaim(
-            row.id, row.claim, row.evidence is not None, evidence, labels, tuple(row.cited_doc_ids)
-        )
+        claims[row.id] = _claim(row)
     return list(claims.values()), LinesReport(tuple(duplicates), tuple(bad_lines))
+
+
+def _claim(row: _ClaimLine) -> ScifactClaim:
+    evidence: dict[str, tuple[tuple[int, ...], ...]] = {}
+    labels: dict[ScifactLabel, None] = {}
+    for key, rationales in (row.evidence or {}).items():
+        stated = [r for r in rationales if r.sentences]
+        if stated:
+            doc_id = str(_one_type_of_id(key))
+            evidence[doc_id] = evidence.get(doc_id, ()) + tuple(tuple(r.sentences) for r in stated)
+            labels |= dict.fromkeys(r.label for r in stated)
+    return ScifactClaim(
+        row.id, row.claim, row.evidence is not None, evidence, tuple(labels), tuple(row.cited_doc_ids)
+    )
 
 
 def read_corpus(path: Path, wanted: Collection[str], mode: ReadMode = "strict") -> tuple[Corpus, LinesReport]:
@@ -176,7 +185,8 @@ def read_corpus(path: Path, wanted: Collection[str], mode: ReadMode = "strict") 
     bad_lines: list[str] = []
     for number, row in _read_rows(path, _DocumentLine, mode, bad_lines):
         if row.doc_id in first_line:
-            duplicates.append(f"document {row.doc_id} ({path.name}, lines {first_line[row.doc_id]} and {number})")
+            lines = f"lines {first_line[row.doc_id]} and {number}"
+            duplicates.append(f"document {row.doc_id} ({path.name}, {lines})")
             continue
         first_line[row.doc_id] = number
         if row.doc_id in wanted:
@@ -187,25 +197,28 @@ def read_corpus(path: Path, wanted: Collection[str], mode: ReadMode = "strict") 
 _Row = TypeVar("_Row", bound=_Line)
 
 
-def _read_rows(path: Path, model: type[_Row], mode: ReadMode, bad_lines: list[str]) -> Iterator[tuple[int, _Row]]:
+def _read_rows(
+    path: Path, model: type[_Row], mode: ReadMode, bad_lines: list[str]
+) -> Iterator[tuple[int, _Row]]:
     """Yield (line number, row); bad lines stop the reading or are added to ``bad_lines``."""
     if mode not in get_args(ReadMode):
         raise ValueError(f"mode {mode!r} is unknown; choose one of {list(get_args(ReadMode))}")
-    validate: Callable[[object], _Row] = model.model_validate
     for line in read_json_lines(path):
-        problem = line.problem if isinstance(line, BadLine) else ""
-        if not isinstance(line, BadLine):
-            try:
-                yield line.line, validate(line.data)
-                continue
-            except ValidationError as error:
-                problem = _explain(error)
-        if mode == "strict":
-            raise BadFileError(path, f"{problem}. Correct the line, or read in lenient mode to leave it out", line.line)
-        bad_lines.append(f"{path.name}, line {line.line}: {problem}")
+        row = line if isinstance(line, BadLine) else _validate(line, model)
+        if not isinstance(row, BadLine):
+            yield line.line, row
+        elif mode == "strict":
+            way_out = "Correct the line, or read in lenient mode to leave it out"
+            raise BadFileError(path, f"{row.problem}. {way_out}", row.line)
+        else:
+            bad_lines.append(f"{path.name}, line {row.line}: {row.problem}")
 
 
-def _explain(error: ValidationError) -> str:
-    first = error.errors(include_url=False)[0]
-    field_name = ".".join(str(part) for part in first["loc"])
-    return f"field {field_name!r}: found {str(first['input'])[:60]!r}, expected: {first['msg']}"
+def _validate(line: JsonLine, model: type[_Row]) -> _Row | BadLine:
+    try:
+        return model.model_validate(line.data)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        name = ".".join(str(part) for part in first["loc"])
+        found = "nothing" if first["type"] == "missing" else repr(str(first["input"])[:60])
+        return BadLine(line.line, f"field {name!r}: found {found}, expected: {first['msg']}")

@@ -79,21 +79,36 @@ class ScriptedPolicy:
         return episodes
 
 
-def naive_path_counter(env: GraphWalkTextEnv, rng: np.random.Generator) -> str:
-    """Walk on to any node not yet visited, count every piece of evidence met, and answer by the majority over paths."""
-    walk, presentation = env.walk, env.presentation
-    if walk is None or presentation is None:
-        raise RuntimeError("no episode was started")
-    graph = walk.instance.graph
-    fresh = [int(n) for n in walk.neighbours() if int(n) not in walk.visited]
-    if walk.budget_left > 0 and fresh:
-        alias = presentation.alias_of(fresh[rng.integers(len(fresh))])
-        return f"walk {alias}"
-    met = [n for n in walk.visited if NodeKind(int(graph.node_kind[n])).bears_evidence]
-    stances = [graph.atoms[graph.node_atom[n]].stance for n in met]
-    support, refute = stances.count(Stance.SUPPORT), stances.count(Stance.REFUTE)
-    cited = dict.fromkeys(presentation.source_label(int(graph.node_source[n])) for n in met)
-    return format_stop(Judgement(Verdict.from_counts(support, refute), support, refute, 0.9, tuple(cited)))
+def naive_walker(stop_probability: float = 0.0) -> Walker:
+    """Return a walker that counts every piece of evidence it meets, repeats included.
+
+    It walks to any neighbour not yet visited and answers by the majority over *paths* among what it walked.
+
+    Args:
+        stop_probability: Chance of stopping before each walk but the first; cloned walkers need some, so that
+            stopping early can be sampled and learned at all.
+    """
+
+    def walker(env: GraphWalkTextEnv, rng: np.random.Generator) -> str:
+        walk, presentation = env.walk, env.presentation
+        if walk is None or presentation is None:
+            raise RuntimeError("no episode was started")
+        graph = walk.instance.graph
+        stops_early = stop_probability > 0.0 and walk.walks > 0 and float(rng.random()) < stop_probability
+        fresh = [int(n) for n in walk.neighbours() if int(n) not in walk.visited]
+        if walk.budget_left > 0 and fresh and not stops_early:
+            return f"walk {presentation.alias_of(fresh[rng.integers(len(fresh))])}"
+        met = [n for n in walk.visited if NodeKind(int(graph.node_kind[n])).bears_evidence]
+        stances = [graph.atoms[graph.node_atom[n]].stance for n in met]
+        support, refute = stances.count(Stance.SUPPORT), stances.count(Stance.REFUTE)
+        cited = dict.fromkeys(presentation.source_label(int(graph.node_source[n])) for n in met)
+        return format_stop(Judgement(Verdict.from_counts(support, refute), support, refute, 0.9, tuple(cited)))
+
+    return walker
+
+
+naive_path_counter = naive_walker()
+"""The naive walker that uses its whole budget."""
 
 
 def echo_avoiding_oracle(env: GraphWalkTextEnv, rng: np.random.Generator) -> str:

@@ -99,6 +99,10 @@ def build_model(
         return LlamaForCausalLM(config)
 
 
+SHIPPED_TINY = Path(__file__).resolve().parent / "assets" / "tiny"
+"""The shipped warm start: the naive policy that `make train` begins from."""
+
+
 class TinyDialogue:
     """``<bos> world text <act> action <end> world text <act> ...``; instructions are left out.
 

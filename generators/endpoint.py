@@ -1,0 +1,123 @@
+"""A policy behind any OpenAI-compatible endpoint, for evaluation.
+
+The server applies its own chat template, so how it treats control-token strings inside evidence is its
+affair; our own back-ends never let world text yield control tokens. Episodes hold no token ids and can't be
+trained on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import httpx
+import numpy as np
+
+from provgym.generators.endpoint_client import ChatClient, EndpointConfig, EndpointFailure, Message
+from provgym.generators.engine import Sampling
+from provgym.generators.episode import Episode, EpisodeTask, Turn
+from provgym.generators.scripted import finish_episode, start_episode
+from provgym.rewards.outcome import Ending
+
+
+class EndpointPolicy:
+    """Plays episodes through a chat endpoint, many at once.
+
+    A failed completion ends its own episode with ``error`` and the reason; the others go on. A conversation
+    that no longer fits the server's context ends ``truncated``.
+
+    Args:
+        name: Shown in tables.
+        config: How the endpoint is reached.
+        sampling: Greedy or at a temperature.
+        instructions: System text, or None for the presentation's own.
+        transport: Network edge; None is the real one.
+        sleep: Waits between attempts.
+
+    Attributes:
+        usage: Attempts, tokens and cache hits of everything played so far.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        config: EndpointConfig,
+        sampling: Sampling,
+        *,
+        instructions: str | None = None,
+        transport: httpx.AsyncBaseTransport | None = None,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        self.name = name
+        self.usage: Counter[str] = Counter()
+        self._config, self._sampling, self._instructions = config, sampling, instructions
+        self._transport, self._sleep = transport, sleep
+
+    def play(
+        self, tasks: Sequence[EpisodeTask], on_episode: Callable[[int, Episode], None] | None = None
+    ) -> list[Episode]:
+        """Play every task; see :class:`~provgym.generators.episode.Policy`.
+
+        May be called any number of times, also from code that runs in an event loop.
+        """
+        return _run(self._play_all(tasks, on_episode))
+
+    async def _play_all(
+        self, tasks: Sequence[EpisodeTask], on_episode: Callable[[int, Episode], None] | None
+    ) -> list[Episode]:
+        # The client belongs to this event loop alone: one kept over two calls would meet a closed loop.
+        async with ChatClient(self._config, self._transport, self._sleep) as client:
+            slots = asyncio.Semaphore(self._config.max_concurrency)
+
+            async def play(index: int, task: EpisodeTask) -> Episode:
+                async with slots:  # finished episodes come early, instead of all at the end
+                    episode = await self._play_one(client, task)
+                if on_episode is not None:
+                    on_episode(index, episode)
+                return episode
+
+            running = [asyncio.ensure_future(play(index, task)) for index, task in enumerate(tasks)]
+            try:
+                return list(await asyncio.gather(*running))
+            finally:
+                for future in running:
+                    future.cancel()
+                await asyncio.gather(*running, return_exceptions=True)
+
+    async def _play_one(self, client: ChatClient, task: EpisodeTask) -> Episode:
+        env = start_episode(task)
+        instructions = task.presentation.instructions if self._instructions is None else self._instructions
+        messages: list[Message] = [{"role": "system", "content": instructions}]
+        turns: list[Turn] = []
+        usage: Counter[str] = Counter()
+        error = None
+        done = False
+        while not done:
+            observation = "\n".join(env.observation_lines)
+            messages.append({"role": "user", "content": observation})
+            seed = int(np.random.SeedSequence([task.sampling_seed, len(turns)]).generate_state(1)[0] >> 1)
+            try:
+                text = await client.complete(messages, self._sampling.temperature, seed, usage)
+            except EndpointFailure as failure:
+                env.abort(Ending.TRUNCATED if failure.kind == "too_long" else Ending.ERROR)
+                error = None if failure.kind == "too_long" else str(failure)
+                break
+            messages.append({"role": "assistant", "content": text})
+            turns.append(Turn(observation, text))
+            _, _, terminated, truncated, _ = env.step(text)
+            done = terminated or truncated
+        self.usage.update(usage)
+        return replace(finish_episode(env, task, turns, error), usage=dict(usage))
+
+
+def _run(coroutine: Coroutine[None, None, list[Episode]]) -> list[Episode]:
+    """Run a coroutine to its end, on a thread of its own if this one already runs an event loop."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(coroutine)
+    with ThreadPoolExecutor(max_workers=1) as thread:
+        return thread.submit(asyncio.run, coroutine).result()

@@ -1,0 +1,142 @@
+"""What happens around training steps: checks, logging, progress, and marking checkpoints whole."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from tqdm.auto import tqdm
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+from provgym.eval.metrics import mean_of_finite
+from provgym.trainers.checkpoints import mark_complete
+from provgym.trainers.tracking import Tracker
+from provgym.trainers.trl_bridge import StepRecord
+
+STEPS_UNTIL_CHANGE = 5
+"""A trainable weight must have changed after this many steps that had something to teach."""
+
+
+class StepGuard(TrainerCallback):  # type: ignore[misc]
+    """Skips steps with a non-finite gradient, and stops a run whose weights do not move."""
+
+    def __init__(self, record: Any) -> None:
+        self._record = record
+        self.skipped_steps = 0
+        self._start: list[torch.Tensor] | None = None
+        self._teaching_steps = 0
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Refuse a model without trainable weights, and remember where they start."""
+        trainable = [p for p in kwargs["model"].parameters() if p.requires_grad]
+        if not trainable:
+            raise ValueError("the model has no trainable parameter; set lora, or leave its weights unfrozen")
+        self._start = [p.detach().clone() for p in trainable]
+
+    def on_pre_optimizer_step(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Drop the gradient of a step if any part of it is not finite; the optimiser then changes nothing."""
+        parameters = [p for p in kwargs["model"].parameters() if p.grad is not None]
+        norms = torch._foreach_norm([p.grad for p in parameters]) if parameters else []
+        if norms and not bool(torch.isfinite(torch.stack([n.float() for n in norms])).all()):
+            self.skipped_steps += 1
+            for parameter in parameters:
+                parameter.grad = None
+
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Stop the run if nothing has changed after several steps that had a gradient."""
+        if self._start is None:
+            return
+        record: StepRecord = self._record()
+        self._teaching_steps += record.zero_spread_groups < len(set(record.rows))
+        if self._teaching_steps < STEPS_UNTIL_CHANGE:
+            return
+        now = [p for p in kwargs["model"].parameters() if p.requires_grad]
+        if all(torch.equal(a, b.detach()) for a, b in zip(self._start, now, strict=True)):
+            raise RuntimeError(
+                f"no trainable weight changed in {self._teaching_steps} steps that had something to learn; check "
+                "lora.target_modules and optim.learning_rate"
+            )
+        self._start = None
+
+
+class Recorder(TrainerCallback):  # type: ignore[misc]
+    """Logs every step's figures and now and then whole episodes; shows progress."""
+
+    def __init__(self, tracker: Tracker, record: Any, guard: StepGuard, *, episodes_every: int, shows: bool) -> None:
+        self._tracker, self._record, self._guard = tracker, record, guard
+        self._episodes_every, self._shows = episodes_every, shows
+        self._bar: tqdm[Any] | None = None
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Begin the progress bar."""
+        if self._shows:
+            self._bar = tqdm(total=state.max_steps, initial=state.global_step, desc="papt", unit="step", mininterval=2)
+
+    def on_log(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Log what the trainer and the roll-out of this step came to."""
+        logs: Mapping[str, Any] = kwargs["logs"]
+        if "loss" not in logs:
+            return
+        record: StepRecord = self._record()
+        values = {f"train/{k}": v for k, v in logs.items() if isinstance(v, int | float) and k != "epoch"}
+        values |= step_figures(record)
+        values["train/skipped_steps"] = self._guard.skipped_steps
+        self._tracker.log(state.global_step, values)
+        if state.global_step % self._episodes_every == 0:
+            shown = record.episodes[:8]
+            self._tracker.log_episodes(state.global_step, shown, [f["reward"] for f in record.facts[: len(shown)]])
+        if self._bar is not None:
+            self._bar.update(state.global_step - self._bar.n)
+            keys = ("reward", "accuracy", "echo_rate", "source_recall")
+            self._bar.set_postfix({k: f"{values[f'rollout/{k}']:.2f}" for k in keys if values.get(f"rollout/{k}")})
+
+    def on_train_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Close the progress bar."""
+        if self._bar is not None:
+            self._bar.close()
+
+
+class CheckpointMarker(TrainerCallback):  # type: ignore[misc]
+    """Marks a checkpoint whole once everything in it is written."""
+
+    def __init__(self, folder: Path, config_hash: str, wandb_id: str, *, is_main: bool) -> None:
+        self._folder, self._config_hash, self._wandb_id, self._is_main = folder, config_hash, wandb_id, is_main
+
+    def on_save(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Write the marker; other processes have written their random state by now."""
+        if torch.distributed.is_available() and torch.distributed.is_initialized():
+            torch.distributed.barrier()
+        if self._is_main:
+            path = self._folder / f"checkpoint-{state.global_step}"
+            mark_complete(path, state.global_step, self._config_hash, self._wandb_id)
+
+
+def step_figures(record: StepRecord) -> dict[str, float | int | None]:
+    """Average a step's episode facts; a figure without a scored episode is None, never 0."""
+    names = dict.fromkeys(name for facts in record.facts for name in facts)
+    figures: dict[str, float | int | None] = {}
+    for name in names:
+        mean, count = mean_of_finite([facts.get(name, math.nan) for facts in record.facts])
+        figures[f"rollout/{name}"] = mean if count else None
+    figures["rollout/episodes"] = len(record.facts)
+    figures["rollout/unscored"] = int(sum(math.isnan(t) for t in record.totals))
+    figures["rollout/zero_spread_groups"] = record.zero_spread_groups
+    figures["time/rollout_s"] = record.rollout_s
+    return figures

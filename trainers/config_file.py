@@ -1,0 +1,133 @@
+"""Reading a YAML configuration, command-line overrides on top, into a pydantic model: errors name file and key."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+from pydantic import BaseModel, ValidationError
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+class ConfigError(ValueError):
+    """A configuration that cannot be used; the message names file, key, what was found and what was expected."""
+
+
+def load_config(model: type[Model], path: str | Path | None, overrides: Sequence[str] = ()) -> Model:
+    """Read ``path`` (or nothing), apply overrides, and validate.
+
+    Args:
+        model: The pydantic model.
+        path: YAML file; None starts from the model's defaults.
+        overrides: ``--optim.learning_rate 1e-4`` or ``--optim.learning_rate=1e-4``; they beat the file.
+
+    Raises:
+        ConfigError: If the file is missing or no mapping, a key is unknown, or a value is refused.
+    """
+    data = {} if path is None else _read_yaml(Path(path))
+    where = "the command line" if path is None else str(path)
+    for key, value in _parse_overrides(overrides):
+        _put(data, key, value)
+    try:
+        return model.model_validate(data)
+    except ValidationError as error:
+        lines = [_explain(model, problem) for problem in error.errors()]
+        raise ConfigError(f"{where}: " + "\n  ".join(lines)) from error
+
+
+def dump_config(config: BaseModel) -> str:
+    """Return the resolved configuration as YAML."""
+    text: str = yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+    return text
+
+
+def _read_yaml(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        near = difflib.get_close_matches(path.name, [p.name for p in path.parent.glob("*.yaml")], n=3)
+        hint = f"; did you mean {', '.join(str(path.parent / n) for n in near)}?" if near else ""
+        raise ConfigError(f"configuration file {path} does not exist{hint}")
+    try:
+        data = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} is not valid YAML: {error}") from error
+    if data is None:
+        return {}
+    if not isinstance(data, dict):
+        raise ConfigError(f"{path} must hold a mapping of keys, found {type(data).__name__}")
+    return data
+
+
+def _parse_overrides(overrides: Sequence[str]) -> list[tuple[str, Any]]:
+    pairs: list[tuple[str, Any]] = []
+    rest = list(overrides)
+    while rest:
+        word = rest.pop(0)
+        if not word.startswith("--") or len(word) < 3:
+            raise ConfigError(f"command line: expected --key value, found {word!r}")
+        key, has_value, text = word[2:].partition("=")
+        if not has_value:
+            if not rest:
+                raise ConfigError(f"command line: --{key} lacks a value")
+            text = rest.pop(0)
+        try:
+            pairs.append((key.replace("-", "_"), yaml.safe_load(text)))
+        except yaml.YAMLError as error:
+            raise ConfigError(f"command line: --{key} {text!r} is not a YAML value: {error}") from error
+    return pairs
+
+
+def _put(data: dict[str, Any], key: str, value: Any) -> None:
+    *parents, last = key.split(".")
+    place: Any = data
+    for parent in parents:
+        if isinstance(place, list):
+            place = place[_list_index(place, parent, key)]
+            continue
+        if place.get(parent) is None:
+            place[parent] = {}
+        place = place[parent]
+        if not isinstance(place, dict | list):
+            raise ConfigError(f"command line: --{key} goes into {parent!r}, which holds {place!r}, not a mapping")
+    if isinstance(place, list):
+        place[_list_index(place, last, key)] = value
+    else:
+        place[last] = value
+
+
+def _list_index(place: list[Any], text: str, key: str) -> int:
+    if not text.isdigit() or int(text) >= len(place):
+        raise ConfigError(f"command line: --{key}: {text!r} must be an index below {len(place)}")
+    return int(text)
+
+
+def _explain(model: type[BaseModel], problem: Any) -> str:
+    key = ".".join(str(part) for part in problem["loc"]) or "(top)"
+    if problem["type"] == "extra_forbidden":
+        known = _known_keys(model, problem["loc"][:-1])
+        near = difflib.get_close_matches(str(problem["loc"][-1]), known, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"known keys: {', '.join(sorted(known))}"
+        return f"key {key!r} is unknown; {hint}"
+    return f"key {key!r}: {problem['msg']}; found {problem['input']!r}"
+
+
+def _known_keys(model: type[BaseModel], path: Sequence[Any]) -> list[str]:
+    current: Any = model
+    for part in path:
+        if isinstance(part, int):
+            continue
+        field = current.model_fields.get(part) if hasattr(current, "model_fields") else None
+        candidates = [] if field is None else _models_in(field.annotation)
+        if not candidates:
+            return []
+        current = candidates[0]
+    return list(current.model_fields)
+
+
+def _models_in(annotation: Any) -> list[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [m for arg in getattr(annotation, "__args__", ()) for m in _models_in(arg)]

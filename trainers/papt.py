@@ -1,0 +1,226 @@
+"""PAPT: provenance-aware post-training with GRPO.
+
+``accelerate launch --config_file configs/accelerate/cpu1.yaml -m provgym.trainers.papt --config configs/papt/tiny.yaml``
+
+Any field can be set on the command line: ``--optim.learning_rate 1e-4``. A run that was interrupted goes on from its
+newest whole checkpoint when the same command is given again, and ends with the same adapter as without interruption.
+
+Source: GraphEcho, arXiv:2609.17695, section 4.3.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate import PartialState
+from peft import LoraConfig
+from transformers import PreTrainedModel
+from transformers.trainer_callback import PrinterCallback, ProgressCallback
+
+from provgym.eval.run_files import write_atomic, write_json_atomic
+from provgym.eval.walk_config import config_hash
+from provgym.generators.engine import Sampling
+from provgym.generators.episode import Episode, EpisodeTask
+from provgym.generators.hf_engine import HFEngine
+from provgym.generators.rollout import LanguageModelPolicy
+from provgym.trainers.callbacks import CheckpointMarker, Recorder, StepGuard
+from provgym.trainers.checkpoints import Checkpoint, choose_checkpoint, find_resume_point, whole_checkpoints
+from provgym.trainers.config_file import ConfigError, dump_config, load_config
+from provgym.trainers.papt_config import PaptConfig
+from provgym.trainers.papt_evaluation import dev_score, final_results, show_results, summary_of, weights_fingerprint
+from provgym.trainers.policy_loading import TrainablePolicy, load_trainable
+from provgym.trainers.saved_policy import load_saved_policy, save_policy
+from provgym.trainers.tracking import Tracker
+from provgym.trainers.training_rows import TrainingRows, load_pool
+from provgym.trainers.trl_bridge import PaptTrainer, engine_for
+
+
+@dataclass(frozen=True)
+class World:
+    """The processes of this launch."""
+
+    size: int
+    rank: int
+
+    @property
+    def is_main(self) -> bool:
+        """Whether this process writes files and talks to the user."""
+        return self.rank == 0
+
+
+def training_hash(config: PaptConfig) -> str:
+    """Hash what decides the trained weights; names, folders, evaluation and tracking may change between segments."""
+    kept = config.model_copy(
+        update={
+            "name": "run",
+            "runs_dir": Path("runs"),
+            "evaluation": type(config.evaluation)(),
+            "tracking": type(config.tracking)(),
+            "num_processes": None,
+        }
+    )
+    return config_hash(kept)
+
+
+def join_world(config: PaptConfig) -> World:
+    """Start the processes' state and check that there are as many as asked for.
+
+    Raises:
+        RuntimeError: If the launcher announced, or the configuration asks for, another number.
+    """
+    announced = int(os.environ.get("WORLD_SIZE", "1"))
+    state = PartialState(cpu=not torch.cuda.is_available())
+    for wanted, who in ((announced, "the launcher announced"), (config.num_processes, "num_processes asks for")):
+        if wanted is not None and state.num_processes != wanted:
+            raise RuntimeError(
+                f"{who} {wanted} processes, but {state.num_processes} take part; on CPUs launch with "
+                "`accelerate launch --config_file configs/accelerate/cpu2.yaml` (plain --num_processes starts one)"
+            )
+    return World(state.num_processes, state.process_index)
+
+
+def train(config: PaptConfig, policy: TrainablePolicy, world: World, resume: Checkpoint | None) -> PaptTrainer:
+    """Train from the start or from a checkpoint; returns the finished trainer."""
+    folder = config.run_dir / "checkpoints"
+    rows = TrainingRows(config, load_pool(config.data))
+    trainer: PaptTrainer
+
+    def play(model: PreTrainedModel, tasks: Sequence[EpisodeTask]) -> list[Episode]:
+        engine = engine_for(trainer, model, config.generation)
+        return LanguageModelPolicy("training", engine, policy.dialogue, Sampling(config.optim.temperature)).play(tasks)
+
+    lora = None
+    if config.lora is not None and config.model.adapter is None:
+        targets = config.lora.target_modules
+        lora = LoraConfig(
+            r=config.lora.r,
+            lora_alpha=config.lora.alpha,
+            lora_dropout=config.lora.dropout,
+            target_modules=targets if isinstance(targets, str) else list(targets),
+            task_type="CAUSAL_LM",
+        )
+    trainer = PaptTrainer(config, policy.model, policy.tokenizer, rows, play, lora=lora, output_dir=folder)
+    trainer.remove_callback(PrinterCallback)
+    trainer.remove_callback(ProgressCallback)
+    hash_ = training_hash(config)
+    resolved = config.model_dump(mode="json")
+    tracker = Tracker(
+        config.run_dir,
+        config.tracking,
+        resolved,
+        run_id=None if resume is None else resume.wandb_id,
+        is_main=world.is_main,
+    )
+    with tracker:
+        guard = StepGuard(lambda: trainer.last_step)
+        trainer.add_callback(guard)
+        every = config.tracking.episodes_every
+        trainer.add_callback(
+            Recorder(tracker, lambda: trainer.last_step, guard, episodes_every=every, shows=world.is_main)
+        )
+        trainer.add_callback(CheckpointMarker(folder, hash_, tracker.run_id, is_main=world.is_main))
+        trainer.train(resume_from_checkpoint=None if resume is None else str(resume.path))
+    return trainer
+
+
+def select(config: PaptConfig, policy: TrainablePolicy, world: World) -> tuple[int, dict[int, dict[str, float]]]:
+    """Score the last kept checkpoints on dev claims and return the chosen step with every score."""
+    folder = config.run_dir / "checkpoints"
+    candidates = whole_checkpoints(folder)[-config.checkpoints.select_last :]
+    scores: dict[int, dict[str, float]] = {}
+    for candidate in candidates:
+        model = load_saved_policy(candidate.path, config)
+        out = config.run_dir / "dev" / f"step-{candidate.step}"
+        scores[candidate.step] = dict(dev_score(config, model, policy.dialogue, out, shows=world.is_main))
+    metric = config.checkpoints.select_by
+    chosen = choose_checkpoint({step: found[metric] for step, found in scores.items()}, config.checkpoints.direction)
+    return chosen, scores
+
+
+def run(config: PaptConfig, *, fresh: bool = False) -> dict[str, Any]:
+    """Train, select, evaluate, and leave the run's files; returns what ``summary.json`` holds.
+
+    Args:
+        config: The run.
+        fresh: Throw an earlier run of this name away instead of going on with it.
+    """
+    started = time.time()
+    world = join_world(config)
+    if fresh and world.is_main and config.run_dir.exists():
+        shutil.rmtree(config.run_dir)
+    PartialState().wait_for_everyone()
+    hash_ = training_hash(config)
+    resume = find_resume_point(config.run_dir / "checkpoints", hash_) if world.is_main else None
+    PartialState().wait_for_everyone()
+    if not world.is_main:
+        found = whole_checkpoints(config.run_dir / "checkpoints")
+        resume = found[-1] if found else None
+    if world.is_main:
+        write_atomic(config.run_dir / "config.yaml", [dump_config(config).encode()])
+    policy = load_trainable(config.model)
+    if resume is None or resume.step < config.total_steps:
+        trainer = train(config, policy, world, resume)
+        del trainer
+    chosen, scores = select(config, policy, world)
+    start = load_trainable(config.model)
+    trained = load_saved_policy(config.run_dir / "checkpoints" / f"checkpoint-{chosen}", config)
+    if world.is_main:
+        save_policy(config.run_dir / "policy", config.run_dir / "checkpoints" / f"checkpoint-{chosen}", policy)
+    results = final_results(config, (start.model, start.dialogue), (trained, policy.dialogue), shows=world.is_main)
+    summary = {
+        "name": config.name,
+        "seed": config.seed,
+        "split": "test",
+        "conditions": list(results["trained"].summary.by_condition),
+        "config_hash": config_hash(config),
+        "training_hash": hash_,
+        "world_size": world.size,
+        "wandb_run_id": whole_checkpoints(config.run_dir / "checkpoints")[-1].wandb_id,
+        "selected_step": chosen,
+        "dev_scores": {str(step): found for step, found in scores.items()},
+        "start_fingerprint": weights_fingerprint(start.model),
+        "trained_fingerprint": weights_fingerprint(trained),
+        "seconds_this_segment": round(time.time() - started, 1),
+        **summary_of(results),
+    }
+    if world.is_main:
+        write_json_atomic(config.run_dir / "summary.json", summary)
+        show_results(config, results)
+        print(f"\nRun files: {config.run_dir}/ (summary.json, metrics.jsonl, eval/, plots/, policy/)")
+    return summary
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Read the command line and run; returns the exit status."""
+    parser = argparse.ArgumentParser(
+        prog="provgym papt",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog="example: provgym papt --config configs/papt/tiny.yaml --seed 43 --name papt-tiny-43",
+    )
+    parser.add_argument("--config", required=True, help="YAML file of a PAPT run")
+    parser.add_argument("--fresh", action="store_true", help="throw an earlier run of this name away")
+    known, overrides = parser.parse_known_args(arguments)
+    try:
+        config = load_config(PaptConfig, known.config, overrides)
+        run(config, fresh=known.fresh)
+    except (ConfigError, FileNotFoundError, ValueError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("\ninterrupted; the same command goes on from the last checkpoint", file=sys.stderr)
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,172 @@
+"""After training: choose a checkpoint on dev, then measure start, trained policy and ceiling on the test split."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from tqdm.auto import tqdm
+from transformers import PreTrainedModel
+
+from provgym.eval.compare import compare_policies
+from provgym.eval.metrics import HEADLINE
+from provgym.eval.plots import plot_policies, plot_training
+from provgym.eval.table import comparison_table, policy_table, print_tables
+from provgym.eval.walk import evaluate
+from provgym.eval.walk_config import ClaimFiles, GraphEchoClaims, SplitName, WalkEvalConfig
+from provgym.eval.walk_result import WalkEvalResult
+from provgym.generators.conditions import GENERAL
+from provgym.generators.engine import Dialogue, Sampling
+from provgym.generators.episode import Policy
+from provgym.generators.hf_engine import HFEngine
+from provgym.generators.rollout import LanguageModelPolicy
+from provgym.generators.scripted import ScriptedPolicy, echo_avoiding_oracle
+from provgym.rewards.rubric import papt_rubric
+from provgym.trainers.papt_config import PaptConfig
+
+SUMMARY_METRICS = (
+    "accuracy",
+    "echo_rate",
+    "balanced_accuracy",
+    "source_recall",
+    "count_mae",
+    "invalid_rate",
+    "walks",
+)
+GENERAL_PREFIX = "general_"
+
+
+def weights_fingerprint(model: PreTrainedModel) -> str:
+    """Return 12 hexadecimal digits over a model's weights, so that evaluations of other weights are never mixed."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(model.state_dict().items()):
+        digest.update(name.encode())
+        digest.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()[:12]
+
+
+def walk_eval_config(
+    config: PaptConfig, split: SplitName, conditions: tuple[str, ...], general_draws: int, limit: int | None
+) -> WalkEvalConfig:
+    """Return the evaluation of a run's claims, walked as in training but with the evaluation's one budget."""
+    data = config.data
+    claims: GraphEchoClaims | ClaimFiles
+    if data.claims is None:
+        splits = {"train": data.train_claims, "dev": data.dev_claims, "test": data.test_claims}
+        claims = GraphEchoClaims(seed=data.seed, splits=splits)
+    else:
+        claims = ClaimFiles(paths=(data.claims,))
+    return WalkEvalConfig(
+        claims=claims,
+        split=split,
+        conditions=conditions if data.claims is None else None,
+        general_draws=general_draws,
+        mitigations=(config.walk.mitigation,),
+        budgets=(config.evaluation.budget,),
+        source_labels=config.walk.source_labels,
+        preview_ids=config.walk.preview_ids,
+        limit=limit,
+    )
+
+
+def greedy_policy(config: PaptConfig, name: str, model: PreTrainedModel, dialogue: Dialogue) -> Policy:
+    """Return a policy that plays greedily with a model as it is now."""
+    engine = HFEngine(model, max_rows=config.evaluation.max_rows, max_length=config.generation.max_length)
+    return LanguageModelPolicy(name, engine, dialogue, Sampling(0.0))
+
+
+def evaluate_policy(
+    config: PaptConfig, policy: Policy, eval_config: WalkEvalConfig, out_dir: Path, fingerprint: str, *, shows: bool
+) -> WalkEvalResult:
+    """Play one policy with a progress bar; an interrupted evaluation goes on where it stopped."""
+    with tqdm(desc=f"evaluate {policy.name}", unit="episode", disable=not shows, mininterval=2) as bar:
+
+        def progress(done: int, total: int) -> None:
+            bar.total = total
+            bar.update(done - bar.n)
+
+        return evaluate(
+            eval_config, policy, out_dir, fingerprint=fingerprint, rubric=papt_rubric(), plots=False, on_progress=progress
+        )
+
+
+def dev_score(
+    config: PaptConfig, model: PreTrainedModel, dialogue: Dialogue, out_dir: Path, *, shows: bool
+) -> Mapping[str, float]:
+    """Return the dev metrics of a model over all dev conditions together, named ones and general ones alike."""
+    conditions = tuple(c for c in config.checkpoints.dev_conditions if c != GENERAL)
+    draws = int(GENERAL in config.checkpoints.dev_conditions)
+    eval_config = walk_eval_config(config, "dev", conditions, draws, None)
+    policy = greedy_policy(config, "dev", model, dialogue)
+    result = evaluate_policy(config, policy, eval_config, out_dir, weights_fingerprint(model), shows=shows)
+    groups = [p for p in ("", GENERAL_PREFIX) if f"{p}reward" in result.metrics]
+    name = config.checkpoints.select_by
+    # One weight per episode, so that a condition counts as often as it was played.
+    found = [result.metrics[f"{p}{name}"] for p in groups]
+    total = sum(e.n for e in found)
+    scores = {name: sum(e.value * e.n for e in found) / total if total else float("nan")}
+    for p in groups:
+        scores |= {f"{p}{m}": result.metrics[f"{p}{m}"].value for m in (*SUMMARY_METRICS, "reward")}
+    return scores
+
+
+def final_results(
+    config: PaptConfig,
+    start: tuple[PreTrainedModel, Dialogue],
+    trained: tuple[PreTrainedModel, Dialogue],
+    *,
+    shows: bool,
+) -> dict[str, WalkEvalResult]:
+    """Measure the start, the trained policy and the scripted ceiling on the same test instances."""
+    evaluation = config.evaluation
+    eval_config = walk_eval_config(
+        config, "test", evaluation.conditions, evaluation.general_draws, evaluation.limit_claims
+    )
+    folder = config.run_dir / "eval"
+    results = {}
+    for name, (model, dialogue) in (("start", start), ("trained", trained)):
+        policy = greedy_policy(config, name, model, dialogue)
+        results[name] = evaluate_policy(
+            config, policy, eval_config, folder / name, weights_fingerprint(model), shows=shows
+        )
+    ceiling = ScriptedPolicy("ceiling", echo_avoiding_oracle)
+    results["ceiling"] = evaluate_policy(config, ceiling, eval_config, folder / "ceiling", "", shows=shows)
+    return results
+
+
+def summary_of(results: Mapping[str, WalkEvalResult]) -> dict[str, Any]:
+    """Return each policy's metrics as ``{value, low, high, n}``, and the paired gains of the trained policy."""
+    summary: dict[str, Any] = {}
+    for name, result in results.items():
+        wanted = [p + m for p in ("", GENERAL_PREFIX) for m in SUMMARY_METRICS]
+        summary[name] = {m: result.metrics[m].to_json() for m in wanted if m in result.metrics}
+    pair = {name: results[name].episodes for name in ("start", "trained")}
+    gains = compare_policies(pair, metrics=SUMMARY_METRICS, baseline="start")
+    summary["gain"] = {c.metric: c.paired.difference.to_json() for c in gains}
+    summary["probes"] = {
+        prefix + probe.name: probe.accuracy
+        for prefix, probes in results["trained"].summary.probes.items()
+        for probe in probes
+    }
+    return summary
+
+
+def show_results(config: PaptConfig, results: Mapping[str, WalkEvalResult]) -> None:
+    """Print the tables, and draw the plots of the run."""
+    labels = {"start": "naive start", "trained": "PAPT", "ceiling": "scripted ceiling"}
+    metrics = {labels[name]: result.metrics for name, result in results.items()}
+    probes = results["trained"].summary.probes
+    tables = []
+    for prefix in ("", GENERAL_PREFIX):
+        if any(prefix + "accuracy" in m for m in metrics.values()):
+            tables.append(policy_table(metrics, prefix=prefix, columns=HEADLINE, probes=probes.get(prefix, ())))
+    pair = {labels[name]: results[name].episodes for name in ("start", "trained")}
+    tables.append(comparison_table(compare_policies(pair, baseline=labels["start"])))
+    print_tables(tables)
+    plots = config.run_dir / "plots"
+    plot_policies(metrics, plots / "policies.png", probes=probes)
+    if (config.run_dir / "metrics.jsonl").is_file():
+        plot_training(config.run_dir / "metrics.jsonl", plots / "training.png")

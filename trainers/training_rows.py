@@ -1,0 +1,114 @@
+"""Which instance is walked in which step: one row per group, fixed by the seed, independent of processes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from provgym.envs.provenance import Instance
+from provgym.generators.claim_files import read_claims
+from provgym.generators.conditions import GENERAL
+from provgym.generators.episode import EpisodeTask
+from provgym.generators.graphecho import GraphEcho
+from provgym.generators.seeds import SPLIT_NUMBERS, Purpose, derive_rng, derive_seed
+from provgym.trainers.papt_config import DataConfig, PaptConfig
+
+
+@dataclass(frozen=True)
+class ClaimPool:
+    """Instances of each split, drawn on demand.
+
+    Attributes:
+        num_train: Base claims (or own instances) to train on.
+        draw: Returns the instance of (claim number, condition, draw).
+        of_split: Returns every instance of a split under the given conditions, general ones drawn ``draws`` times.
+    """
+
+    num_train: int
+    draw: Callable[[int, str, int], Instance]
+    of_split: Callable[[str, tuple[str, ...], int], list[Instance]]
+    is_own: bool
+
+
+def load_pool(config: DataConfig) -> ClaimPool:
+    """Generate GraphEcho-Syn, or read a claim file of one's own.
+
+    Raises:
+        ValueError: If the file has no instance in its train split.
+    """
+    if config.claims is not None:
+        return _own_pool(config)
+    sizes = {"train": config.train_claims, "dev": config.dev_claims, "test": config.test_claims}
+    graphecho = GraphEcho.generate(config.seed, sizes)
+    train = graphecho.of_split("train")
+
+    def of_split(split: str, conditions: tuple[str, ...], draws: int) -> list[Instance]:
+        plain = tuple(c for c in conditions if c != GENERAL)
+        found = graphecho.instances(split, plain) if plain else []
+        if GENERAL in conditions:
+            found += [i for draw in range(draws) for i in graphecho.instances(split, (GENERAL,), draw=draw)]
+        return found
+
+    def draw_instance(number: int, condition: str, draw: int) -> Instance:
+        return graphecho.instance(train[number], condition, draw=draw)
+
+    return ClaimPool(len(train), draw_instance, of_split, is_own=False)
+
+
+def _own_pool(config: DataConfig) -> ClaimPool:
+    assert config.claims is not None
+    instances, _ = read_claims(config.claims)
+    by_split = {split: [i for i in instances if i.split == split] for split in SPLIT_NUMBERS}
+    if not by_split["train"]:
+        raise ValueError(f"{config.claims} has no instance with split 'train'; PAPT needs some to train on")
+    return ClaimPool(
+        len(by_split["train"]),
+        lambda number, condition, draw: by_split["train"][number],
+        lambda split, conditions, draws: by_split[split],
+        is_own=True,
+    )
+
+
+@dataclass(frozen=True)
+class TrainingRows:
+    """The run's groups in order: row i belongs to optimiser step ``i // groups_per_step``."""
+
+    config: PaptConfig
+    pool: ClaimPool
+
+    def __len__(self) -> int:
+        return self.config.total_steps * self.config.optim.groups_per_step
+
+    def step_of(self, row: int) -> int:
+        """Return the optimiser step (from 0) of a row."""
+        return row // self.config.optim.groups_per_step
+
+    def instance(self, row: int) -> Instance:
+        """Return the instance of a row.
+
+        Claims come in a new order each epoch; conditions alternate so that each has an equal part.
+        """
+        epoch, place = divmod(row, self.pool.num_train)
+        seed = self.config.seed
+        order = derive_rng(seed, Purpose.TRAINING_MIX, 0, epoch).permutation(self.pool.num_train)
+        rng = derive_rng(seed, Purpose.TRAINING_MIX, 1, row)
+        data = self.config.data
+        names = data.conditions
+        is_general = not names or float(rng.random()) < data.general_share
+        condition = GENERAL if is_general else names[int(rng.integers(len(names)))]
+        # Draw 0.. are the evaluation's draws of general conditions; training draws are numbered apart from them.
+        return self.pool.draw(int(order[place]), condition, 1_000 + epoch)
+
+    def task(self, row: int, member: int) -> EpisodeTask:
+        """Return the episode of one group member; presentation and budget are the group's, sampling its own."""
+        config = self.config
+        budgets = config.walk.budgets
+        rng = derive_rng(config.seed, Purpose.PRESENTATION, SPLIT_NUMBERS["train"], row)
+        return EpisodeTask(
+            instance=self.instance(row),
+            budget=budgets[int(rng.integers(len(budgets)))],
+            presentation=config.walk.presentation(),
+            presentation_seed=int(rng.integers(2**62)),
+            sampling_seed=derive_seed(config.seed, Purpose.SAMPLING, SPLIT_NUMBERS["train"], row, member),
+            member=member,
+        )

@@ -1,0 +1,262 @@
+"""All contact with TRL: GRPOTrainer fed by our roll-out and our advantages.
+
+TRL 1.16 calls ``rollout_func(prompts, trainer)`` with this process's slice of prompts (each repeated ``group_size``
+times) and expects prompt ids, completion ids, log-probabilities and ``env_mask``. The prompt of a row is its row
+number. TRL's own advantages are replaced by :func:`provgym.rewards.advantages.group_advantages`, which is exact for
+equal, missing and non-finite rewards.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from accelerate.utils import gather_object
+from datasets import Dataset
+from peft import LoraConfig
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallback
+
+from provgym.generators.engine import Engine
+from provgym.generators.episode import Episode, EpisodeTask
+from provgym.generators.hf_engine import HFEngine
+from provgym.rewards.advantages import group_advantages
+from provgym.rewards.outcome import Ending
+from provgym.rewards.rubric import Score
+from provgym.trainers.papt_config import GenerationConfig, PaptConfig
+from provgym.trainers.training_rows import TrainingRows
+
+os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
+
+from trl import GRPOConfig, GRPOTrainer  # noqa: E402 - the variable above must be set first
+
+Play = Callable[[PreTrainedModel, Sequence[EpisodeTask]], list[Episode]]
+
+
+@dataclass
+class StepRecord:
+    """What one optimiser step's roll-out came to, over all processes.
+
+    Attributes:
+        rows: Row numbers of this process's episodes, group members adjacent.
+        episodes: This process's episodes.
+        totals: (B*G,) rewards over all processes; NaN = not scored.
+        facts: One mapping per episode over all processes: terms, ending, counts, tokens.
+        zero_spread_groups: Groups that taught nothing.
+        rollout_s: Seconds of this process's roll-out.
+    """
+
+    rows: list[int] = field(default_factory=list)
+    episodes: list[Episode] = field(default_factory=list)
+    totals: np.ndarray[Any, np.dtype[np.float64]] = field(default_factory=lambda: np.zeros(0))
+    facts: list[dict[str, float]] = field(default_factory=list)
+    zero_spread_groups: int = 0
+    rollout_s: float = 0.0
+
+
+class PaptTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL ships without complete types
+    """GRPO whose roll-out walks evidence graphs.
+
+    Args:
+        config: The run.
+        model: A causal LM.
+        tokenizer: Its tokenizer.
+        rows: The run's groups.
+        play: Plays tasks with the model as it is now; returns episodes in order, with tokens.
+        lora: Adapter settings, or None to train all weights (or an adapter the model already has).
+        callbacks: Further callbacks.
+    """
+
+    def __init__(
+        self,
+        config: PaptConfig,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        rows: TrainingRows,
+        play: Play,
+        *,
+        lora: LoraConfig | None,
+        output_dir: Path,
+        callbacks: Sequence[TrainerCallback] = (),
+    ) -> None:
+        self._papt, self._training_rows, self._play = config, rows, play
+        self.last_step = StepRecord()
+        super().__init__(
+            model=model,
+            reward_funcs=self._reward,
+            args=grpo_config(config, output_dir),
+            train_dataset=Dataset.from_dict({"prompt": [str(row) for row in range(len(rows))]}),
+            processing_class=tokenizer,
+            rollout_func=self._rollout,
+            peft_config=lora,
+            callbacks=list(callbacks),
+        )
+
+    def _rollout(self, prompts: list[str], trainer: GRPOTrainer) -> dict[str, Any]:
+        """Play this process's slice of the step's groups."""
+        group_size = self._papt.optim.group_size
+        first = self.accelerator.process_index * len(prompts)
+        rows = [int(prompt) for prompt in prompts]
+        tasks = [self._training_rows.task(row, (first + i) % group_size) for i, row in enumerate(rows)]
+        model = self.accelerator.unwrap_model(self.model)
+        started = time.perf_counter()
+        was_training = model.training
+        model.eval()  # gradient checkpointing would switch the cache off in training mode
+        try:
+            episodes = self._play(model, tasks)
+        finally:
+            model.train(was_training)
+        self.last_step = StepRecord(rows=rows, episodes=episodes, rollout_s=time.perf_counter() - started)
+        tokens = [_tokens_of(episode, tokenizer_eos=self._tokenizer.eos_token_id) for episode in episodes]
+        return {
+            "prompt_ids": [list(t[0]) for t in tokens],
+            "completion_ids": [list(t[1]) for t in tokens],
+            "env_mask": [list(t[2]) for t in tokens],
+            "logprobs": [list(t[3]) for t in tokens],
+        }
+
+    def _reward(self, prompts: list[str], **_: Any) -> list[float | None]:
+        """Score the episodes just played; None = not scored."""
+        record = self.last_step
+        scores = [
+            self._papt.phase_of_step(self._training_rows.step_of(row)).rubric().score(episode.outcome)
+            for row, episode in zip(record.rows, record.episodes, strict=True)
+        ]
+        local = [(s.total, episode_facts(e, s)) for s, e in zip(scores, record.episodes, strict=True)]
+        everything = gather_object(local)
+        record.totals = np.array([total for total, _ in everything], dtype=np.float64)
+        record.facts = [facts for _, facts in everything]
+        return [None if math.isnan(total) else total for total, _ in local]
+
+    def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
+        output: dict[str, Any] = super()._generate_and_score_completions(inputs)
+        record = self.last_step
+        result = group_advantages(
+            record.totals, self._papt.optim.group_size, scale_by_std=self._papt.optim.scale_advantages, epsilon=1e-4
+        )
+        record.zero_spread_groups = result.zero_spread_groups
+        start = self.accelerator.process_index * len(inputs)
+        local = result.values[start : start + len(inputs)]
+        output["advantages"] = torch.tensor(local, dtype=torch.float32, device=output["prompt_ids"].device)
+        return output
+
+
+def episode_facts(episode: Episode, score: Score) -> dict[str, float]:
+    """Return what is logged of one training episode; NaN where an episode is not scored."""
+    outcome, tokens = episode.outcome, episode.tokens
+    facts = {f"reward/{name}": value for name, value in score.terms.items()}
+    facts["reward"] = score.total
+    if not score.is_scored:
+        return facts | {"ending/error": 1.0}
+    facts |= {f"ending/{ending.value}": float(outcome.ending is ending) for ending in Ending}
+    facts["accuracy"] = float(outcome.is_correct)
+    facts["echo_rate"] = outcome.echoes / max(1, outcome.walks)
+    facts["source_recall"] = outcome.acquired / outcome.available if outcome.available else math.nan
+    facts["walks"] = float(outcome.walks)
+    facts["invalid_actions"] = float(outcome.invalid_actions)
+    facts["connector_moves"] = float(outcome.connector_moves)
+    if tokens is not None:
+        facts["tokens/sampled"] = float(tokens.sampled)
+        facts["tokens/world"] = float(len(tokens.prompt_ids) + len(tokens.completion_ids) - tokens.sampled)
+    return facts
+
+
+def _tokens_of(
+    episode: Episode, *, tokenizer_eos: int
+) -> tuple[Sequence[int], Sequence[int], Sequence[int], Sequence[float]]:
+    """Return prompt, completion, mask and log-probabilities; an episode that failed before its first token gets one
+    masked end token, because TRL needs a completion."""
+    tokens = episode.tokens
+    if tokens is None:
+        raise ValueError(f"episode of {episode.instance_id!r} has no token ids; a scripted policy cannot be trained")
+    if not tokens.completion_ids:
+        return tokens.prompt_ids, (tokenizer_eos,), (0,), (0.0,)
+    return tokens.prompt_ids, tokens.completion_ids, tokens.mask, tokens.logprobs
+
+
+def grpo_config(config: PaptConfig, output_dir: Path) -> GRPOConfig:
+    """Translate our configuration into TRL's.
+
+    Raises:
+        ValueError: If the step's trajectories do not divide among processes and micro-batches.
+    """
+    optim, generation = config.optim, config.generation
+    processes = int(os.environ.get("WORLD_SIZE", "1"))
+    trajectories = optim.group_size * optim.groups_per_step
+    share, rest = divmod(trajectories, processes)
+    if rest or share % optim.micro_batch:
+        raise ValueError(
+            f"optim: group_size={optim.group_size} x groups_per_step={optim.groups_per_step} = {trajectories} "
+            f"trajectories must split evenly over {processes} processes and micro_batch={optim.micro_batch}; "
+            f"try micro_batch={math.gcd(share, optim.micro_batch) if not rest else 1}"
+        )
+    on_gpu = torch.cuda.is_available()
+    bf16 = on_gpu and config.model.dtype != "float32" and torch.cuda.is_bf16_supported()
+    vllm: dict[str, Any] = {}
+    if generation.engine == "vllm":
+        vllm = {
+            "use_vllm": True,
+            "vllm_mode": generation.vllm_mode,
+            "vllm_gpu_memory_utilization": generation.vllm_gpu_memory,
+            "vllm_importance_sampling_mode": "token_truncate",  # the sequence mask drops long episodes
+        }
+    return GRPOConfig(
+        output_dir=str(output_dir),
+        seed=config.seed,
+        max_steps=config.total_steps,
+        per_device_train_batch_size=optim.micro_batch,
+        gradient_accumulation_steps=share // optim.micro_batch,
+        num_generations=optim.group_size,
+        max_completion_length=generation.max_length,
+        learning_rate=optim.learning_rate,
+        lr_scheduler_type=optim.schedule,
+        warmup_steps=optim.warmup_steps,
+        weight_decay=optim.weight_decay,
+        max_grad_norm=optim.max_grad_norm,
+        temperature=optim.temperature,
+        beta=optim.kl_weight,
+        epsilon=optim.clip,
+        loss_type=optim.loss_type,
+        scale_rewards="group" if optim.scale_advantages else "none",
+        shuffle_dataset=False,
+        logging_steps=1,
+        save_strategy="steps",
+        save_steps=config.checkpoints.every,
+        save_total_limit=None if config.checkpoints.keep == -1 else config.checkpoints.keep,
+        save_only_model=False,
+        report_to=[],
+        bf16=bf16,
+        use_cpu=not on_gpu,
+        gradient_checkpointing=on_gpu,
+        disable_tqdm=True,
+        remove_unused_columns=False,
+        log_completions=False,
+        dataloader_pin_memory=on_gpu,
+        disable_dropout=True,
+        **vllm,
+    )
+
+
+def engine_for(trainer: PaptTrainer, model: PreTrainedModel, generation: GenerationConfig) -> Engine:
+    """Return who samples: the retained-cache engine on the training weights, or TRL's vLLM.
+
+    Not yet verified on a GPU: the vLLM path is written against TRL 1.16 and tested with a stand-in for vLLM itself.
+
+    Raises:
+        ValueError: If weights are sharded over processes (FSDP, DeepSpeed ZeRO-3) and the engine is ``hf``.
+    """
+    if generation.engine == "vllm":
+        from provgym.generators.vllm_engine import VLLMEngine
+
+        return VLLMEngine(
+            trl_vllm_generate(trainer), max_rows=generation.max_rows, max_length=generation.max_length
+        )
+    if trainer.is_fsdp_enabled:
+        raise ValueError("generation.engine 'hf' cannot sample from weights sharded by FSDP; set it to 'vllm'")
+    return HFEngine(model, max_rows=generation.max_rows, max_length=generation.max_length)

@@ -1,0 +1,224 @@
+"""Warm start of the tiny policy: a reading drill, then cloning of a deliberately naive walker.
+
+The result knows the action grammar, reads stances, and answers by the majority over *paths* among what it walked:
+it counts echoes. Nothing in it was taught about distinct sources; that is left for PAPT to learn.
+
+``provgym warm-start --config configs/papt/warm-start.yaml`` rebuilds the shipped weights.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+from transformers import LlamaForCausalLM
+
+from provgym.envs.actions import format_stop
+from provgym.envs.presentation import PresentationConfig
+from provgym.envs.provenance import REPRESENTATION_KINDS, Stance
+from provgym.generators.conditions import CONFLICT_CONDITIONS, GENERAL
+from provgym.generators.episode import EpisodeTask
+from provgym.generators.graphecho import BaseClaim, GraphEcho
+from provgym.generators.scripted import naive_walker, start_episode
+from provgym.generators.seeds import Purpose, derive_rng, derive_seed
+from provgym.generators.tiny import TinyDialogue, build_model, build_tokenizer
+from provgym.rewards.outcome import Judgement, Verdict
+from provgym.trainers.papt_config import Strict
+
+
+class WarmStartConfig(Strict):
+    """A warm start.
+
+    Attributes:
+        out: Folder for weights and tokenizer.
+        seed: Of initialisation and data.
+        data_seed: GraphEcho-Syn's seed; only train claims are used.
+        drill_steps: Steps on evidence lists without walking.
+        clone_steps: Steps on the naive walker's episodes (a quarter of them drill).
+        drill_rows: Sequences per drill step.
+        clone_rows: Episodes per cloning step.
+        learning_rate: Peak of a cosine schedule.
+        stop_probability: Of the naive walker, before each walk but the first.
+        budgets: Drawn per episode.
+        stance_loss_weight: Weight of an auxiliary linear read-out of each evidence line's stance; the read-out is
+            thrown away. Without it, comparing the verbs of claim and evidence is learned many times more slowly.
+    """
+
+    out: Path = Path("runs/warm-start")
+    seed: int = Field(default=0, ge=0)
+    data_seed: int = Field(default=42, ge=0)
+    drill_steps: int = Field(default=300, ge=0)
+    clone_steps: int = Field(default=450, ge=0)
+    drill_rows: int = Field(default=64, ge=1)
+    clone_rows: int = Field(default=48, ge=1)
+    learning_rate: float = Field(default=3e-3, gt=0.0)
+    stop_probability: float = Field(default=0.1, ge=0.0, le=1.0)
+    budgets: tuple[int, ...] = (3, 4, 5, 6, 7, 8)
+    stance_loss_weight: float = Field(default=1.0, ge=0.0)
+    hidden_size: int = 128
+    num_layers: int = 4
+    initializer_range: float = 0.1
+
+
+@dataclass
+class Sequence:
+    """One training sequence; ``mask`` marks action tokens, ``stances`` are (position, 0 support / 1 refute)."""
+
+    ids: list[int]
+    mask: list[int]
+    stances: list[tuple[int, int]]
+
+    def world(self, dialogue: TinyDialogue, lines: tuple[str, ...] | list[str], stance: Stance | None) -> None:
+        """Append world lines; the first line's last token gets ``stance`` when it is evidence."""
+        encoded = dialogue.opening(lines, "") if not self.ids else dialogue.reply(lines, ended=True)
+        if stance is not None:
+            # A reply's first line is the content of the node reached.
+            first = len(dialogue.reply(lines[:1], ended=True)) - 1
+            self.stances.append((len(self.ids) + first - 1, int(stance is Stance.REFUTE)))
+        self.ids += encoded
+        self.mask += [0] * len(encoded)
+
+    def action(self, dialogue: TinyDialogue, text: str) -> None:
+        """Append an action with its end token."""
+        encoded = dialogue.encode_action(text)
+        self.ids += encoded
+        self.mask += [1] * len(encoded)
+
+
+def cloned_episode(
+    graphecho: GraphEcho, dialogue: TinyDialogue, config: WarmStartConfig, rng: np.random.Generator
+) -> Sequence:
+    """Play one episode of the naive walker on a train claim and write it as ids."""
+    claims = graphecho.of_split("train")
+    condition = GENERAL if rng.random() < 0.5 else CONFLICT_CONDITIONS[rng.integers(len(CONFLICT_CONDITIONS))]
+    instance = graphecho.instance(claims[rng.integers(len(claims))], condition, draw=int(rng.integers(10_000, 20_000)))
+    budget = config.budgets[rng.integers(len(config.budgets))]
+    task = EpisodeTask(instance, budget, PresentationConfig(), int(rng.integers(2**62)), 0)
+    env = start_episode(task)
+    walker = naive_walker(config.stop_probability)
+    sequence = Sequence([], [], [])
+    sequence.world(dialogue, env.observation_lines, None)
+    done = False
+    while not done:
+        action = walker(env, rng)
+        sequence.action(dialogue, action)
+        _, _, terminated, truncated, _ = env.step(action)
+        done = terminated or truncated
+        if not done and env.walk is not None:
+            atom = env.walk.trace[-1].atom
+            stance = None if atom is None else instance.graph.atoms[atom].stance
+            sequence.world(dialogue, env.observation_lines, stance)
+    return sequence
+
+
+def drilled_list(claims: tuple[BaseClaim, ...], dialogue: TinyDialogue, rng: np.random.Generator) -> Sequence:
+    """Write a claim, one to seven pieces of evidence, and the path counter's answer to them."""
+    base = claims[rng.integers(len(claims))]
+    count, share = int(rng.integers(1, 8)), float(rng.random())
+    refutes = [bool(rng.random() < share) for _ in range(count)]
+    labels = [f"S{n}" for n in rng.integers(1, 11, size=count)]
+    aliases = rng.permutation(40)[:count] + 1
+    kinds = ("observation", *REPRESENTATION_KINDS)
+    sequence = Sequence([], [], [])
+    lines = [f"Claim: {base.claim.text}"]
+    end = len(dialogue.opening(lines, "")) - 2
+    for alias, label, is_refuting in zip(aliases, labels, refutes, strict=True):
+        line = f"n{alias} {kinds[rng.integers(len(kinds))]} {label}: {base.texts[int(is_refuting)]}"
+        lines.append(line)
+        end += len(dialogue.reply([line], ended=True)) - 1
+        sequence.stances.append((end, int(is_refuting)))
+    lines.append("Left 0. Stop now.")
+    stances = sequence.stances
+    sequence.world(dialogue, lines, None)
+    sequence.stances = stances
+    support, refute = count - sum(refutes), sum(refutes)
+    judgement = Judgement(Verdict.from_counts(support, refute), support, refute, 0.9, tuple(dict.fromkeys(labels)))
+    sequence.action(dialogue, format_stop(judgement))
+    return sequence
+
+
+def cloning_loss(
+    model: LlamaForCausalLM, readout: nn.Linear, batch: list[Sequence], pad_id: int
+) -> tuple[Tensor, Tensor]:
+    """Return (cross-entropy of the action tokens, cross-entropy of the stance read-out)."""
+    width = max(len(s.ids) for s in batch)
+    ids = torch.tensor([s.ids + [pad_id] * (width - len(s.ids)) for s in batch])  # (B, T)
+    mask = torch.tensor([s.mask + [0] * (width - len(s.mask)) for s in batch])[:, 1:].float()  # (B, T-1)
+    attention = torch.tensor([[1] * len(s.ids) + [0] * (width - len(s.ids)) for s in batch])  # (B, T)
+    hidden = model.model(input_ids=ids, attention_mask=attention).last_hidden_state  # (B, T, d)
+    rows, columns = torch.nonzero(mask, as_tuple=True)
+    logits = model.lm_head(hidden[rows, columns])  # (number of action tokens, V)
+    action_loss = nn.functional.cross_entropy(logits, ids[rows, columns + 1])
+    places = [(b, position, stance) for b, s in enumerate(batch) for position, stance in s.stances]
+    if not places:
+        return action_loss, action_loss.new_zeros(())
+    b, position, stance = (torch.tensor(column) for column in zip(*places, strict=True))
+    return action_loss, nn.functional.cross_entropy(readout(hidden[b, position]), stance)
+
+
+def batches(
+    graphecho: GraphEcho, dialogue: TinyDialogue, config: WarmStartConfig
+) -> Iterator[list[Sequence]]:
+    """Yield the run's batches: drills first, then cloned episodes with a quarter of drills."""
+    claims = graphecho.of_split("train")
+    for step in range(config.drill_steps + config.clone_steps):
+        rng = derive_rng(config.seed, Purpose.CLONING, step)
+        if step < config.drill_steps or step % 4 == 0:
+            yield [drilled_list(claims, dialogue, rng) for _ in range(config.drill_rows)]
+        else:
+            yield [cloned_episode(graphecho, dialogue, config, rng) for _ in range(config.clone_rows)]
+
+
+def warm_start(config: WarmStartConfig, on_step: Callable[[int, int, float, float], None] | None = None) -> Path:
+    """Train the naive start and save it with its tokenizer.
+
+    Args:
+        config: What to do.
+        on_step: Called with (step, steps in all, action loss, stance loss).
+
+    Returns:
+        The folder, ``config.out``.
+    """
+    tokenizer = build_tokenizer()
+    dialogue = TinyDialogue(tokenizer)
+    model = build_model(
+        derive_seed(config.seed, Purpose.INITIALISATION) % 2**31,
+        hidden_size=config.hidden_size,
+        num_layers=config.num_layers,
+        initializer_range=config.initializer_range,
+    )
+    graphecho = GraphEcho.generate(config.data_seed)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(config.seed)
+        readout = nn.Linear(config.hidden_size, 2)
+    parameters = [*model.parameters(), *readout.parameters()]
+    optimizer = torch.optim.AdamW(parameters, lr=config.learning_rate, betas=(0.9, 0.98), weight_decay=0.01)
+    total = config.drill_steps + config.clone_steps
+    pad_id = int(tokenizer.convert_tokens_to_ids("<pad>"))
+    history = []
+    for step, batch in enumerate(batches(graphecho, dialogue, config)):
+        scale = min(1.0, (step + 1) / 30) * (0.05 + 0.95 * 0.5 * (1 + math.cos(math.pi * step / total)))
+        for group in optimizer.param_groups:
+            group["lr"] = config.learning_rate * scale
+        action_loss, stance_loss = cloning_loss(model, readout, batch, pad_id)
+        loss = action_loss + config.stance_loss_weight * stance_loss
+        optimizer.zero_grad()
+        torch.autograd.backward(loss)
+        nn.utils.clip_grad_norm_(parameters, 1.0)
+        optimizer.step()
+        history.append((float(action_loss.detach()), float(stance_loss.detach())))
+        if on_step is not None:
+            on_step(step + 1, total, *history[-1])
+    config.out.mkdir(parents=True, exist_ok=True)
+    model.save_pretrained(config.out)
+    tokenizer.save_pretrained(config.out)
+    (config.out / "warm_start.json").write_text(config.model_dump_json(indent=2) + "\n", encoding="utf-8")
+    (config.out / "loss.json").write_text(json.dumps(history), encoding="utf-8")
+    return config.out
