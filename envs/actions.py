@@ -36,7 +36,8 @@ MAX_SCANNED_CHARACTERS = 16_384
 MAX_SCANNED_OBJECTS = 64
 _DECODER = json.JSONDecoder()
 _STOP = re.compile(
-    r"stop\s+\+\s*(\d{1,6})\s+-\s*(\d{1,6})\s+(SUPPORT|REFUTE|MIXED)\s+([01](?:\.\d{1,6})?)((?:\s+\S+){0,64})", re.ASCII
+    r"stop\s+\+\s*(\d{1,6})\s+-\s*(\d{1,6})\s+(SUPPORT|REFUTE|MIXED)\s+([01](?:\.\d{1,6})?)((?:\s+\S+){0,64})",
+    re.ASCII,
 )
 _WALK = re.compile(r"walk\s+(\S{1,256})")
 

@@ -7,7 +7,12 @@ from functools import cache
 from provgym.envs.provenance import REPRESENTATION_KINDS, Atom, Claim, EvidenceGraph, Instance, Route, Stance
 from provgym.rewards.outcome import Verdict
 
-_CLAIM = Claim("demo-1", "In materials science, orvelin raises the hardness of tamrite.", "materials", ("orvelin", "tamrite"))
+_CLAIM = Claim(
+    "demo-1",
+    "In materials science, orvelin raises the hardness of tamrite.",
+    "materials",
+    ("orvelin", "tamrite"),
+)
 _TEXT = {
     Stance.SUPPORT: "adding orvelin raised the hardness of tamrite by 12 percent.",
     Stance.REFUTE: "adding orvelin lowered the hardness of tamrite by 9 percent.",
@@ -33,7 +38,9 @@ def _build(condition: str, supporting: list[int], refuting: list[int]) -> Instan
     routes: list[Route] = []
     for stance, counts in ((Stance.SUPPORT, supporting), (Stance.REFUTE, refuting)):
         for number, count in enumerate(counts):
-            atom = Atom(f"{stance.value.lower()}-{number}", f"study-{stance.value[0]}{number}", stance, _TEXT[stance])
+            atom = Atom(
+                f"{stance.value.lower()}-{number}", f"study-{stance.value[0]}{number}", stance, _TEXT[stance]
+            )
             atoms.append(atom)
             for k in range(count):
                 kind = REPRESENTATION_KINDS[(number + k) % len(REPRESENTATION_KINDS)]

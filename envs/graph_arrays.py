@@ -122,9 +122,7 @@ def build_adjacency(
     return indptr, end
 
 
-def _shared_claim_edges(
-    num_claims: int, observation: NDArray[np.int64], route_claim: NDArray[np.int32]
-) -> list[Edges]:
+def _shared_claim_edges(num_claims: int, observation: NDArray[np.int64], route_claim: NDArray[np.int32]) -> list[Edges]:
     """Join each claim to its observations and those to each other: all pairs, or a ring where there are too many.
 
     Claims with equally many observations are joined together, so that the work in Python is bounded by the number

@@ -187,7 +187,9 @@ class Presentation:
             return False
         graph = self._walk.instance.graph
         source = graph.node_source[node]
-        return self._config.preview_ids == "shown" or any(graph.node_source[v] == source for v in self._walk.visited)
+        return self._config.preview_ids == "shown" or any(
+            graph.node_source[v] == source for v in self._walk.visited
+        )
 
     def _kind_word(self, node: int) -> str:
         graph = self._walk.instance.graph

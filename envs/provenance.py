@@ -112,9 +112,7 @@ class EvidenceGraph:
     node_route: NDArray[np.int32] = field(init=False, repr=False)  # (N,) -1 for connectors
     node_claim: NDArray[np.int32] = field(init=False, repr=False)  # (N,) -1 for sources
     indptr: NDArray[np.int64] = field(init=False, repr=False)  # (N+1,)
-    indices: NDArray[np.int64] = field(
-        init=False, repr=False
-    )  # (2E,) sorted within each node; int64 indexes fastest
+    indices: NDArray[np.int64] = field(init=False, repr=False)  # (2E,) sorted within each node; int64 indexes fastest
 
     def __post_init__(self) -> None:
         claim_index = _index("claim", (c.claim_id for c in self.claims))
@@ -124,13 +122,9 @@ class EvidenceGraph:
         source_index = {s: i for i, s in enumerate(sources)}
         for route in self.routes:
             if route.claim_id not in claim_index:
-                raise ValueError(
-                    f"route {route.route_id!r} names claim {route.claim_id!r}, which the graph lacks"
-                )
+                raise ValueError(f"route {route.route_id!r} names claim {route.claim_id!r}, which the graph lacks")
             if route.atom_id not in atom_index:
-                raise ValueError(
-                    f"route {route.route_id!r} names atom {route.atom_id!r}, which the graph lacks"
-                )
+                raise ValueError(f"route {route.route_id!r} names atom {route.atom_id!r}, which the graph lacks")
         atom_source = np.array([source_index[a.source_id] for a in self.atoms], dtype=np.int32)
         route_claim = np.array([claim_index[r.claim_id] for r in self.routes], dtype=np.int32)
         route_atom = np.array([atom_index[r.atom_id] for r in self.routes], dtype=np.int32)
@@ -143,23 +137,17 @@ class EvidenceGraph:
         put = object.__setattr__
         put(self, "sources", sources)
         put(self, "node_kind", np.repeat(np.arange(4, dtype=np.int8), sizes))
-        put(
-            self, "node_atom", np.concatenate([none[:num_claims], route_atom, route_atom, none[:num_sources]])
-        )
+        put(self, "node_atom", np.concatenate([none[:num_claims], route_atom, route_atom, none[:num_sources]]))
         put(
             self,
             "node_source",
-            np.concatenate(
-                [none[:num_claims], route_source, route_source, np.arange(num_sources, dtype=np.int32)]
-            ),
+            np.concatenate([none[:num_claims], route_source, route_source, np.arange(num_sources, dtype=np.int32)]),
         )
         put(self, "node_route", np.concatenate([none[:num_claims], rows, rows, none[:num_sources]]))
         put(
             self,
             "node_claim",
-            np.concatenate(
-                [np.arange(num_claims, dtype=np.int32), route_claim, route_claim, none[:num_sources]]
-            ),
+            np.concatenate([np.arange(num_claims, dtype=np.int32), route_claim, route_claim, none[:num_sources]]),
         )
         indptr, indices = build_adjacency(num_claims, num_routes, num_sources, route_claim, route_source)
         put(self, "indptr", indptr)
@@ -214,9 +202,7 @@ class EvidenceGraph:
     @cached_property
     def _claim_table(self) -> ClaimTable:
         own = slice(len(self.claims), len(self.claims) + len(self.routes))  # observations
-        return build_claim_table(
-            len(self.claims), len(self.sources), self.node_claim[own], self.node_source[own]
-        )
+        return build_claim_table(len(self.claims), len(self.sources), self.node_claim[own], self.node_source[own])
 
     def claim_nodes(self, claim: int) -> ClaimNodes:
         """Return the nodes of a claim, with kinds and sources; other claims add nothing to the cost."""
@@ -297,9 +283,7 @@ class EvidenceGraph:
             try:
                 if record["kind"] == "claim":
                     claims.append(
-                        Claim(
-                            name.split(":", 1)[1], record["text"], record["domain"], tuple(record["entities"])
-                        )
+                        Claim(name.split(":", 1)[1], record["text"], record["domain"], tuple(record["entities"]))
                     )
                 elif record["kind"] == "observation":
                     atom = Atom(
@@ -313,16 +297,12 @@ class EvidenceGraph:
                         raise ValueError(
                             f"node {name!r} gives atom {atom.atom_id!r} other contents than an earlier node"
                         )
-                    routes.append(
-                        Route(name.split(":", 1)[1], record["claim_id"], atom.atom_id, record["route_kind"])
-                    )
+                    routes.append(Route(name.split(":", 1)[1], record["claim_id"], atom.atom_id, record["route_kind"]))
             except KeyError as error:
                 raise ValueError(f"node {name!r} lacks the attribute {error.args[0]!r}") from error
         built = cls(tuple(claims), tuple(atoms.values()), tuple(routes))
         if not nx.utils.edges_equal(built.to_networkx().edges, graph.edges):
-            raise ValueError(
-                "the graph's edges differ from those that its routes imply; change routes, not edges"
-            )
+            raise ValueError("the graph's edges differ from those that its routes imply; change routes, not edges")
         return built
 
     @classmethod

@@ -40,13 +40,13 @@ def read_reset_options(
         ValueError: If an option is unknown, of the wrong type or out of range.
     """
     if not options:
-        return instances[int(rng.integers(len(instances)))], budget
+        return instances[int(rng.random() * len(instances))], budget
     unknown = sorted(str(key) for key in options if key not in RESET_OPTIONS)
     if unknown:
         raise ValueError(f"reset options {unknown} are unknown; known are {list(RESET_OPTIONS)}")
     wanted = options.get("instance")
     if wanted is None:
-        instance = instances[int(rng.integers(len(instances)))]
+        instance = instances[int(rng.random() * len(instances))]
     elif isinstance(wanted, str):
         instance = _by_id(wanted, instances)
     else:

@@ -116,6 +116,5 @@ def merged_instances(
             builder.add_claim(support, refute)
     graph = EvidenceGraph(tuple(builder.claims), tuple(builder.atoms), tuple(builder.routes))
     return tuple(
-        Instance(f"scale-{claim}", graph, "scale", gold, claim=claim)
-        for claim, gold in enumerate(builder.golds)
+        Instance(f"scale-{claim}", graph, "scale", gold, claim=claim) for claim, gold in enumerate(builder.golds)
     )

@@ -158,9 +158,7 @@ class Slots:
         """Build the tables from codes to features for labels up to ``max_labels``."""
         self._max_labels = max_labels
         self._label_codes = np.arange(max_labels + 1) * _LABEL
-        self._rows_if_unread = _code_features(
-            max_labels, self._shows_sources, is_read=False
-        )  # (codes, features)
+        self._rows_if_unread = _code_features(max_labels, self._shows_sources, is_read=False)  # (codes, features)
         self._rows_if_read = _code_features(max_labels, self._shows_sources, is_read=True)
         self._rows = self._rows_if_unread.copy()  # what holds now
         for label in self._read_labels:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from enum import IntEnum
 from operator import index
-from typing import Any
+from typing import Any, cast
 
 import gymnasium as gym
 import numpy as np
@@ -55,18 +55,14 @@ class Context(IntEnum):
 _CONTEXT_SIZE = 40
 # Looked up once: members of an enum class are slow to reach, and slower to add to.
 _ILLEGAL, _TRUNCATED, _SUPPORT = StepKind.ILLEGAL, Ending.TRUNCATED, Stance.SUPPORT
-_HERE, _STANCE, _LEFT, _LAST_CALL = (
-    int(c) for c in (Context.HERE, Context.STANCE, Context.LEFT, Context.LAST_CALL)
-)
+_HERE, _STANCE, _LEFT, _LAST_CALL = (int(c) for c in (Context.HERE, Context.STANCE, Context.LEFT, Context.LAST_CALL))
 _LAST_EVIDENCE = int(Context.LAST)
 _LAST_REPEAT, _LAST_CONNECTOR, _LAST_ILLEGAL = (_LAST_EVIDENCE + k for k in (1, 2, 3))
 _SUPPORTING_SOURCES, _REFUTING_SOURCES = int(Context.SOURCES), Context.SOURCES + _COUNT_LEVELS
 _SUPPORTING_NODES, _REFUTING_NODES = int(Context.NODES), Context.NODES + _COUNT_LEVELS
 _MOST = _COUNT_LEVELS - 1
 _FILLED = np.arange(NUM_SLOTS) < np.arange(NUM_SLOTS + 1)[:, None]  # (65, 64)
-_MASKS = np.concatenate([_FILLED, np.ones((NUM_SLOTS + 1, len(JUDGEMENTS)))], axis=1).astype(
-    np.int8
-)  # (65, 172)
+_MASKS = np.concatenate([_FILLED, np.ones((NUM_SLOTS + 1, len(JUDGEMENTS)))], axis=1).astype(np.int8)  # (65, 172)
 _MASK_ROWS = list(_MASKS)
 
 
@@ -143,11 +139,24 @@ class GraphWalkEnv(gym.Env[NDArray[np.float32], np.int64]):
         self.walk: Walk | None = None
         self._slots = Slots(mitigation)
         self._buffer = np.zeros(SLOT_SIZE + _CONTEXT_SIZE, dtype=np.float32)
-        self._slot_features = self._buffer[:SLOT_SIZE].reshape(SLOT_SHAPE)
-        self._context = self._buffer[SLOT_SIZE:]
-        self._cells = memoryview(self._context)  # type: ignore[arg-type]  # writes one entry faster than the array
+        self._make_views()
         self._nodes_read = [0, 0]
         self._sources_read = (0, 0)
+
+    def _make_views(self) -> None:
+        self._slot_features = self._buffer[:SLOT_SIZE].reshape(SLOT_SHAPE)
+        self._context = self._buffer[SLOT_SIZE:]
+        # Writes single entries twice as fast as the array does.
+        self._cells = cast("memoryview[float]", self._context.data)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out the views: a copy of a view is no view of the copy."""
+        return {k: v for k, v in self.__dict__.items() if k not in ("_slot_features", "_context", "_cells")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Restore a copied or unpickled environment, in the middle of an episode if need be."""
+        self.__dict__.update(state)
+        self._make_views()
 
     def reset(
         self, *, seed: int | None = None, options: Mapping[str, Any] | None = None

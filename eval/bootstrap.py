@@ -229,8 +229,7 @@ def _by_key(episodes: Sequence[Episode], which: str) -> dict[tuple[str, int, int
         key = (episode.instance_id, episode.outcome.budget, episode.member)
         if key in found:
             raise ValueError(
-                f"the {which} set holds (instance, budget, member) = {key} twice; "
-                "compare one mitigation at a time"
+                f"the {which} set holds (instance, budget, member) = {key} twice; compare one mitigation at a time"
             )
         found[key] = episode
     return found

@@ -122,9 +122,7 @@ def _crossed(
     weights = np.where(np.isnan(resampled), 0.0, seeds)  # (R, S)
     total = weights.sum(axis=1)
     means = (weights * np.nan_to_num(resampled)).sum(axis=1) / np.where(total > 0, total, 1.0)  # (R,)
-    low, high = (
-        percentile_interval(np.where(total > 0, means, math.nan)) if len(names) > 1 else (math.nan, math.nan)
-    )
+    low, high = percentile_interval(np.where(total > 0, means, math.nan)) if len(names) > 1 else (math.nan, math.nan)
     by_seed = tuple(float(v) for v in point)
     if np.isnan(point).any():  # a mean over fewer seeds than were trained would pass for one over all
         return CrossedEstimate(Estimate.missing(), by_seed)

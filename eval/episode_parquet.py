@@ -46,9 +46,7 @@ def episode_schema() -> Any:
     outcome = pa.struct(
         [("gold", text), ("ending", text), ("judgement", judgement), *((name, number) for name in _COUNTS)]
     )
-    step = pa.struct(
-        [("kind", text), ("node", text), ("budget_left", number), ("atom", text), ("source", text)]
-    )
+    step = pa.struct([("kind", text), ("node", text), ("budget_left", number), ("atom", text), ("source", text)])
     tokens = pa.struct(
         [
             ("prompt_ids", pa.list_(number)),

@@ -94,9 +94,7 @@ def plot_conditions(
     _save(figure, path)
 
 
-def plot_training(
-    metrics_file: Path, path: Path, *, keys: Sequence[str], smooth: int = 1, title: str = ""
-) -> None:
+def plot_training(metrics_file: Path, path: Path, *, keys: Sequence[str], smooth: int = 1, title: str = "") -> None:
     """Draw training curves from a metrics file, one panel per key.
 
     Args:
@@ -122,9 +120,7 @@ def plot_training(
     for axis, key, colour in zip(axes, keys, _cycle(COLOURS, len(keys)), strict=True):
         steps, values = (np.array(column, dtype=np.float64) for column in zip(*series[key], strict=True))
         logged = np.isfinite(values)
-        axis.plot(
-            steps[logged], values[logged], color=colour, linewidth=1.0, alpha=1.0 if smooth == 1 else 0.35
-        )
+        axis.plot(steps[logged], values[logged], color=colour, linewidth=1.0, alpha=1.0 if smooth == 1 else 0.35)
         if smooth > 1:
             axis.plot(steps, trailing_mean(values, smooth), color=colour, linewidth=1.8)
         axis.set_title(f"{key} (n={int(logged.sum())})", fontsize=10)

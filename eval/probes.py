@@ -105,10 +105,7 @@ def probe_cases(cases: Sequence[Case], population: Sequence[Case] | None = None)
     judges = [(STRUCTURE, structure), (ONE_NODE, one_node)]
     return (
         _best_constant(cases),
-        *(
-            _probe(name, _confusion(cases, _decisions(known, view), view), len(cases))
-            for name, view in judges
-        ),
+        *(_probe(name, _confusion(cases, _decisions(known, view), view), len(cases)) for name, view in judges),
     )
 
 

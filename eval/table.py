@@ -44,9 +44,7 @@ class ResultTable:
     def __post_init__(self) -> None:
         for row in self.rows:
             if len(row) != len(self.header):
-                raise ValueError(
-                    f"row {row} has {len(row)} cells, the header {self.header} {len(self.header)}"
-                )
+                raise ValueError(f"row {row} has {len(row)} cells, the header {self.header} {len(self.header)}")
 
     def to_rich(self) -> Table:
         """Return the table for a terminal."""
@@ -108,8 +106,7 @@ def condition_table(
 ) -> ResultTable:
     """Return one policy's conditions by metrics."""
     rows = [
-        (name, *(estimate_cell(metrics.get(column)) for column in columns))
-        for name, metrics in by_condition.items()
+        (name, *(estimate_cell(metrics.get(column)) for column in columns)) for name, metrics in by_condition.items()
     ]
     return ResultTable(title, ("condition", *columns), tuple(rows))
 

@@ -89,9 +89,7 @@ def evaluate(
     }
     is_first = processes.rank == 0
     together(processes, lambda: _claim_folder(out_dir, header) if is_first else None)
-    episodes = play_missing(
-        policy, tasks, out_dir, processes, retry_errors=retry_errors, on_progress=on_progress
-    )
+    episodes = play_missing(policy, tasks, out_dir, processes, retry_errors=retry_errors, on_progress=on_progress)
 
     def finish() -> list[WalkEvalResult]:
         if not is_first:
@@ -183,7 +181,8 @@ def _write(result: WalkEvalResult, *, parquet: bool, plots: bool) -> None:
     if plots and result.episodes:
         from provgym.eval.plots import plot_conditions, plot_policies
 
-        plot_policies({result.policy: result.metrics}, out_dir / "plots" / "metrics.png")
+        probes = result.summary.probes
+        plot_policies({result.policy: result.metrics}, out_dir / "plots" / "metrics.png", probes=probes)
         plot_conditions({result.policy: result.summary.by_condition}, out_dir / "plots" / "conditions.png")
     for part in out_dir.glob(PARTS_PATTERN):
         part.unlink()

@@ -110,9 +110,7 @@ class WalkEvalConfig(_Model):
         if isinstance(self.claims, GraphEchoClaims):
             for name in self.graphecho_conditions:
                 if name == GENERAL:
-                    raise ValueError(
-                        f"condition {GENERAL!r} is asked for by general_draws, not in conditions"
-                    )
+                    raise ValueError(f"condition {GENERAL!r} is asked for by general_draws, not in conditions")
                 parse_condition(name)
             if not self.graphecho_conditions and not self.general_draws:
                 raise ValueError("conditions is empty and general_draws=0: there is nothing to play")
@@ -125,9 +123,7 @@ class WalkEvalConfig(_Model):
 
     def presentation(self, mitigation: Mitigation) -> PresentationConfig:
         """Return how walks are shown under one mitigation."""
-        return PresentationConfig(
-            mitigation, self.source_labels, self.preview_ids, self.max_content_characters
-        )
+        return PresentationConfig(mitigation, self.source_labels, self.preview_ids, self.max_content_characters)
 
 
 class LoadedInstances(NamedTuple):
@@ -192,9 +188,7 @@ def build_tasks(config: WalkEvalConfig, instances: Sequence[Instance]) -> list[E
     seen: set[str] = set()
     for instance in instances:
         if instance.instance_id in seen:
-            raise ValueError(
-                f"instance id {instance.instance_id!r} appears twice; give every instance its own"
-            )
+            raise ValueError(f"instance id {instance.instance_id!r} appears twice; give every instance its own")
         seen.add(instance.instance_id)
     return [
         _task(config, instance, mitigation, budget, member)
@@ -225,13 +219,10 @@ def instance_number(instance_id: str) -> int:
     return int.from_bytes(hashlib.sha256(instance_id.encode("utf-8", "surrogatepass")).digest()[:8])
 
 
-def _task(
-    config: WalkEvalConfig, instance: Instance, mitigation: Mitigation, budget: int, member: int
-) -> EpisodeTask:
+def _task(config: WalkEvalConfig, instance: Instance, mitigation: Mitigation, budget: int, member: int) -> EpisodeTask:
     if instance.split not in SPLIT_NUMBERS:
         raise ValueError(
-            f"instance {instance.instance_id!r} is of split {instance.split!r}, expected one of "
-            f"{sorted(SPLIT_NUMBERS)}"
+            f"instance {instance.instance_id!r} is of split {instance.split!r}, expected one of {sorted(SPLIT_NUMBERS)}"
         )
     key = (SPLIT_NUMBERS[instance.split], instance_number(instance.instance_id))
     setting = (int(mitigation[1:]), budget, member)

@@ -72,9 +72,7 @@ def together(processes: Processes, work: Callable[[], T]) -> T:
     if failure is not None:
         raise failure
     if failed:
-        raise RuntimeError(
-            f"another process of this launch failed, so this one stops too: {'; '.join(failed)}"
-        )
+        raise RuntimeError(f"another process of this launch failed, so this one stops too: {'; '.join(failed)}")
     return done[0]
 
 
@@ -125,14 +123,11 @@ def _play(
             episodes = policy.play([tasks[number] for number in mine], keep)
         except Exception as error:
             error.add_note(
-                f"{len(played)} of {len(mine)} episodes are kept in {part}; "
-                "the same call again goes on from there"
+                f"{len(played)} of {len(mine)} episodes are kept in {part}; the same call again goes on from there"
             )
             raise
         if len(episodes) != len(mine):
-            raise ValueError(
-                f"policy {policy.name!r} returned {len(episodes)} episodes for {len(mine)} tasks"
-            )
+            raise ValueError(f"policy {policy.name!r} returned {len(episodes)} episodes for {len(mine)} tasks")
         for index, episode in enumerate(episodes):
             keep(index, episode)
     return played

@@ -64,9 +64,7 @@ class WalkEvalResult:
             notes.append(f"{errors} of {len(self.episodes)} episodes ended in error and are not scored")
         for name, rate in self.metrics.items():
             if name.endswith("unknown_token_rate") and rate.is_available and rate.value > UNKNOWN_TOKEN_LIMIT:
-                notes.append(
-                    f"{name} {rate.value:.3f}: the policy cannot read this text; figures are not meaningful"
-                )
+                notes.append(f"{name} {rate.value:.3f}: the policy cannot read this text; figures are not meaningful")
         return tuple(notes)
 
     def to_json(self) -> dict[str, Any]:

@@ -70,8 +70,7 @@ class WalkSummary:
             "endings": {name: dict(counts) for name, counts in self.endings.items()},
             "coverage": self.coverage.to_json(),
             "probes": {
-                prefix or "conditions": [probe.to_json() for probe in probes]
-                for prefix, probes in self.probes.items()
+                prefix or "conditions": [probe.to_json() for probe in probes] for prefix, probes in self.probes.items()
             },
         }
 
@@ -100,8 +99,7 @@ def summarise(
     return WalkSummary(
         metrics=overall,
         by_condition={
-            name: estimates(chosen, metrics, seed=seed, resamples=resamples)
-            for name, chosen in by_label.items()
+            name: estimates(chosen, metrics, seed=seed, resamples=resamples) for name, chosen in by_label.items()
         },
         by_setting={
             name: overall if len(by_setting) == 1 else _prefixed(chosen, metrics, seed, resamples)
@@ -125,9 +123,7 @@ def total_endings(summary: WalkSummary) -> dict[str, int]:
     return {name: sum(counts[name] for counts in summary.endings.values()) for name in names}
 
 
-def _prefixed(
-    episodes: Sequence[Episode], metrics: Sequence[Metric], seed: int, resamples: int
-) -> dict[str, Estimate]:
+def _prefixed(episodes: Sequence[Episode], metrics: Sequence[Metric], seed: int, resamples: int) -> dict[str, Estimate]:
     # Without any episode the plain names still stand there, as "not available".
     groups = split_by_prefix(episodes) or {"": []}
     return {

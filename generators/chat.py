@@ -64,9 +64,7 @@ class ChatDialogue:
         if max_action_tokens is not None and max_action_tokens < 1:
             raise ValueError(f"max_action_tokens={max_action_tokens} must be >= 1")
         self.grammar = grammar
-        frames = read_frames(
-            tokenizer, grammar, tools, enable_thinking=enable_thinking, chat_template=chat_template
-        )
+        frames = read_frames(tokenizer, grammar, tools, enable_thinking=enable_thinking, chat_template=chat_template)
         self._text = PlainText(tokenizer)
         eos = [] if tokenizer.eos_token_id is None else [int(tokenizer.eos_token_id)]
         self._turn_end, self._before_reply = self._split_after_action(frames, {*eos, *extra_end_ids})
@@ -100,6 +98,11 @@ class ChatDialogue:
     def end_ids(self) -> frozenset[int]:
         """Ids that end an action: the template's turn end, EOS, and the extra ones."""
         return self._end_ids
+
+    @property
+    def turn_end(self) -> int:
+        """The id that the template writes at the end of an assistant turn."""
+        return self._turn_end
 
     @property
     def control_ids(self) -> frozenset[int]:

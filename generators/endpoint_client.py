@@ -132,9 +132,7 @@ class ChatClient:
         if self._cache is not None:
             self._cache.close()
 
-    async def complete(
-        self, messages: list[Message], temperature: float, seed: int, usage: Counter[str]
-    ) -> str:
+    async def complete(self, messages: list[Message], temperature: float, seed: int, usage: Counter[str]) -> str:
         """Return the answer to a conversation.
 
         Args:
@@ -201,9 +199,7 @@ class ChatClient:
             async with asyncio.timeout(self._config.timeout_s):
                 response = await self._http.post(url, json=payload)
         except (TimeoutError, httpx.TimeoutException) as error:
-            raise EndpointFailure(
-                "timeout", f"{url} gave no answer in {self._config.timeout_s:g} s"
-            ) from error
+            raise EndpointFailure("timeout", f"{url} gave no answer in {self._config.timeout_s:g} s") from error
         except httpx.HTTPError as error:
             raise EndpointFailure("connection", f"{url}: {type(error).__name__}: {error}") from error
         if response.status_code != 200:
@@ -218,9 +214,7 @@ def _status_failure(url: str, response: httpx.Response) -> EndpointFailure:
         return EndpointFailure("rate_limited", detail, _retry_after(response))
     if status in (408, 409, 425) or status >= 500:
         return EndpointFailure("server", detail, _retry_after(response))
-    if status == 400 and any(
-        mark in response.text for mark in ("context_length", "context length", "max_model_len")
-    ):
+    if status == 400 and any(mark in response.text for mark in ("context_length", "context length", "max_model_len")):
         return EndpointFailure("too_long", detail)
     return EndpointFailure("refused", detail)
 
@@ -257,6 +251,8 @@ def _read_completion(url: str, response: httpx.Response) -> Completion:
         text = json.dumps(calls[0].get("function"))
     if not isinstance(text, str):
         raise EndpointFailure("no_content", f"{url} answered HTTP 200 with content {text!r}")
+    # A lone surrogate is legal JSON but can't be sent back: it becomes a replacement character.
+    text = text.encode("utf-8", "replace").decode("utf-8")
     return Completion(text, _read_usage(body.get("usage"), choice.get("finish_reason") == "length"))
 
 

@@ -1,14 +1,14 @@
 """What a text engine and a dialogue format are: ids in, ids and log-probabilities out.
 
-The roll-out knows engines by this protocol alone. Engines that keep a cache of each row's keys and values, engines
-with a prefix cache of their own (vLLM) and remote endpoints all fit behind ``submit`` and ``poll``.
+The roll-out knows engines by this protocol alone. Engines that keep a cache of each row's keys and values,
+engines with a prefix cache of their own (vLLM) and remote endpoints all fit behind ``submit`` and ``poll``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,7 +16,8 @@ class Sampling:
     """How tokens are chosen.
 
     Attributes:
-        temperature: 0 is greedy; otherwise logits are divided by it, and log-probabilities are of that distribution.
+        temperature: 0 is greedy; otherwise logits are divided by it, and log-probabilities are of that
+            distribution.
 
     Raises:
         ValueError: If the temperature is negative or not finite.
@@ -80,6 +81,27 @@ class Engine(Protocol):
 
     def close_row(self, row: int) -> None:
         """Forget the row."""
+        ...
+
+
+LegalTokens = Callable[[tuple[int, ...]], Sequence[int]]
+"""Maps an action's ids so far to the ids that may follow; never empty while the action is not complete."""
+
+
+class ActionConstraint(Protocol):
+    """Tells the legal tokens of the next action from what the agent was shown last."""
+
+    def legal_tokens(self, lines: Sequence[str]) -> LegalTokens:
+        """Return the rule for the action that answers an observation."""
+        ...
+
+
+@runtime_checkable
+class RestrictingEngine(Engine, Protocol):
+    """An engine that can hold the next action of a row to legal tokens."""
+
+    def restrict(self, row: int, legal: LegalTokens) -> None:
+        """Sample the row's next action from legal tokens only; log-probabilities are of that distribution."""
         ...
 
 

@@ -185,5 +185,3 @@ class Policy(Protocol):
                 storing finished work.
         """
         ...
-
-

@@ -34,6 +34,7 @@ def load_causal_lm(
     local_files_only: bool = False,
     check_adapter_base: bool = True,
     require_adapter_effect: bool = True,
+    is_trainable: bool = False,
 ) -> LoadedModel:
     """Load a causal LM from a folder or the Hugging Face hub.
 
@@ -46,6 +47,7 @@ def load_causal_lm(
         local_files_only: Never ask the network.
         check_adapter_base: Refuse an adapter whose recorded base has another name than ``name_or_path``.
         require_adapter_effect: Refuse an adapter that leaves every logit as it was.
+        is_trainable: Whether the adapter's weights are to be trained on; otherwise they are frozen.
 
     Raises:
         FileNotFoundError: If the model or adapter is not there.
@@ -54,12 +56,12 @@ def load_causal_lm(
     """
     name = str(name_or_path)
     target = _device(device)
+    if Path(name).is_dir() and not (Path(name) / "config.json").is_file():
+        raise FileNotFoundError(f"folder {name!r} holds no model (no config.json); give the folder that does")
     kwargs = {"local_files_only": local_files_only or Path(name).is_dir()}
     try:
         tokenizer = AutoTokenizer.from_pretrained(name, **kwargs)
-        model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
-            name, dtype=choose_dtype(dtype, target), **kwargs
-        )
+        model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(name, dtype=choose_dtype(dtype, target), **kwargs)
     except OSError as error:
         raise FileNotFoundError(
             f"model {name!r} can't be loaded: it is no folder with a saved model, and no model of that id "
@@ -67,11 +69,14 @@ def load_causal_lm(
             f"download it where there is a network (`hf download {name}`), or give the folder that holds it"
         ) from error
     except (ValueError, KeyError) as error:
-        raise ValueError(
-            f"model {name!r} can't be used as a causal language model: {_first_line(error)}"
-        ) from error
+        raise ValueError(f"model {name!r} can't be used as a causal language model: {_first_line(error)}") from error
     if adapter is not None:
-        model = _with_adapter(model, name, Path(adapter), check_adapter_base, require_adapter_effect)
+        model = _with_adapter(model, name, Path(adapter), check_adapter_base, is_trainable)
+        if require_adapter_effect and not _changes_logits(model):
+            raise ValueError(
+                f"adapter {adapter} has no effect on {name!r}: every logit is the same without it. It was never "
+                "trained, or its weights are zero; leave it out, or pass require_adapter_effect=False"
+            )
     nn.Module.to(model, target)
     return LoadedModel(model.eval(), tokenizer)
 
@@ -99,34 +104,27 @@ def _device(device: str) -> torch.device:
 
 
 def _with_adapter(
-    model: PreTrainedModel, name: str, folder: Path, check_base: bool, require_effect: bool
+    model: PreTrainedModel, name: str, folder: Path, check_base: bool, is_trainable: bool
 ) -> PreTrainedModel:
-    """Bind an adapter, and prove that all of it is bound and does something."""
+    """Bind an adapter, and prove that all of it is bound."""
     config_path = folder / "adapter_config.json"
     if not config_path.is_file():
-        raise FileNotFoundError(
-            f"{folder} holds no adapter (no adapter_config.json); give the folder that does"
-        )
+        raise FileNotFoundError(f"{folder} holds no adapter (no adapter_config.json); give the folder that does")
     config = json.loads(config_path.read_text(encoding="utf-8"))
     base = str(config.get("base_model_name_or_path") or "")
     made_for = f"adapter {folder} was made for {base or 'an unnamed model'!r}, not for {name!r}"
     if check_base and base and Path(base).name.lower() != Path(name).name.lower():
-        raise ValueError(
-            f"{made_for}; load that base model, or pass check_adapter_base=False if they are the same"
-        )
+        raise ValueError(f"{made_for}; load that base model, or pass check_adapter_base=False if they are the same")
     saved = _saved_tensors(folder)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # what PEFT would warn of is checked below, as errors
         try:
-            bound = PeftModel.from_pretrained(model, str(folder))
+            bound = PeftModel.from_pretrained(model, str(folder), is_trainable=is_trainable)
         except (RuntimeError, ValueError) as error:
             raise ValueError(f"{made_for}: {_first_line(error)}") from error
     _check_bound(bound, saved, made_for)
-    if require_effect and not _changes_logits(bound):
-        raise ValueError(
-            f"adapter {folder} has no effect on {name!r}: every logit is the same without it. It was never "
-            "trained, or its weights are zero; leave it out, or pass require_adapter_effect=False"
-        )
+    if not is_trainable:
+        bound.requires_grad_(False)  # PEFT freezes the adapter, and leaves the base as it was
     result: Any = bound  # PeftModel forwards everything that a PreTrainedModel has
     return result  # type: ignore[no-any-return]
 
@@ -148,9 +146,7 @@ def _check_bound(bound: PeftModel, saved: dict[str, Tensor], made_for: str) -> N
     missing = sorted(set(saved) - set(loaded))
     fresh = sorted(set(loaded) - set(saved))
     if not saved or len(missing) == len(saved):
-        raise ValueError(
-            f"{made_for}: none of its {len(saved)} tensors binds to a module (first: {missing[:1]})"
-        )
+        raise ValueError(f"{made_for}: none of its {len(saved)} tensors binds to a module (first: {missing[:1]})")
     if missing or fresh:
         raise ValueError(
             f"{made_for}: {len(missing)} tensors bind to no module (first: {missing[:1]}) and {len(fresh)} "
@@ -162,8 +158,9 @@ def _check_bound(bound: PeftModel, saved: dict[str, Tensor], made_for: str) -> N
 
 
 @torch.inference_mode()
-def _changes_logits(bound: PeftModel) -> bool:
+def _changes_logits(model: PreTrainedModel) -> bool:
     """Whether any logit over a few tokens differs with and without the adapter."""
+    bound: Any = model
     bound.eval()
     vocabulary = int(bound.get_input_embeddings().weight.shape[0])
     ids = torch.arange(8, device=bound.device)[None] * 37 % vocabulary  # (1, 8)

@@ -1,20 +1,21 @@
 """The retained-cache engine: any Hugging Face causal LM, many rows, no token ever computed twice.
 
-Each row keeps its keys and values across turns, rows that open with the same ids share one prefill, and a pass
-touches only the rows that have something to do.
+Each row keeps its keys and values across turns, rows that open with the same ids share one prefill, and a
+pass touches only the rows that have something to do.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from provgym.generators.engine import Sampled, Sampling
+from provgym.generators.engine import LegalTokens, Sampled, Sampling
 from provgym.generators.row_cache import RowCache
 
 
@@ -31,6 +32,7 @@ class _Row:
     max_new_tokens: int = 0
     end_ids: frozenset[int] = frozenset()
     wants_action: bool = False
+    legal: LegalTokens | None = None  # of the next action
 
 
 class HFEngine:
@@ -40,14 +42,20 @@ class HFEngine:
         model: A causal LM, with or without a PEFT adapter; its training mode and weights are left alone.
         max_rows: Rows that can be live at once.
         max_length: Longest sequence of a row; at most the model's own limit.
-        prefill_share: A prefill pass waits until this share of the live rows has new text to read (or none samples).
+        prefill_share: A prefill pass waits until this share of the live rows has new text to read (or none
+            samples).
 
     Raises:
         ValueError: If ``max_rows`` < 1 or the model's limit is shorter than ``max_length``.
     """
 
     def __init__(
-        self, model: PreTrainedModel, *, max_rows: int = 64, max_length: int | None = None, prefill_share: float = 0.5
+        self,
+        model: PreTrainedModel,
+        *,
+        max_rows: int = 64,
+        max_length: int | None = None,
+        prefill_share: float = 0.5,
     ) -> None:
         if max_rows < 1:
             raise ValueError(f"max_rows={max_rows} must be >= 1")
@@ -59,8 +67,9 @@ class HFEngine:
         self._max_rows, self._max_length = max_rows, max_length or limit
         self._prefill_share = prefill_share
         self._decoder, self._head = _decoder_and_head(model)
-        weight = self._decoder.get_input_embeddings().weight
+        weight = _embedding_weight(self._decoder)
         self._device = weight.device
+        self._last_position = limit - 1
         self._cache = RowCache(config, max_rows, self._device, weight.dtype)
         self._rows: dict[int, _Row] = {}
         self.forward_tokens = 0
@@ -95,6 +104,10 @@ class HFEngine:
         state.ids, state.logprobs = [], []
         state.max_new_tokens, state.end_ids = max_new_tokens, end_ids
         state.wants_action = True
+
+    def restrict(self, row: int, legal: LegalTokens) -> None:
+        """Sample the row's next action from legal tokens only; its log-probabilities are of that distribution."""
+        self._rows[row].legal = legal
 
     @torch.inference_mode()
     def poll(self) -> list[Sampled]:
@@ -152,10 +165,14 @@ class HFEngine:
         keys = torch.arange(int(positions.max()) + 1, device=self._device)
         mask = (keys <= positions[:, :, None])[:, None]  # (n, 1, q, width)
         hidden = self._decoder(
-            input_ids=ids.to(self._device), attention_mask=mask, position_ids=positions, cache=self._cache, use_cache=True
+            input_ids=ids.to(self._device),
+            attention_mask=mask,
+            position_ids=positions.clamp(max=self._last_position),  # padding may reach over the model's limit
+            cache=self._cache,
+            use_cache=True,
         ).last_hidden_state  # (n, q, d)
         last = hidden[torch.arange(len(rows)), (counts - 1).to(self._device)]  # (n, d)
-        logits = self._head(last).float()
+        logits: Tensor = self._head(last).float()  # (n, V)
         for row, feed in zip(rows_sorted, feeds_sorted, strict=True):
             self._rows[row].length += len(feed)
             self._rows[row].pending = []
@@ -168,6 +185,7 @@ class HFEngine:
     def _sample(self, rows: list[int], logits: Tensor) -> None:
         """Choose one token for each row from its own stream of uniform numbers."""
         states = [self._rows[row] for row in rows]
+        logits = _mask_illegal(logits, states)
         temperature = torch.tensor([s.sampling.temperature or 1.0 for s in states], device=logits.device)
         logprobs = torch.log_softmax(logits / temperature[:, None], dim=-1)  # (n, V)
         chosen = logits.argmax(dim=-1)
@@ -189,29 +207,51 @@ class HFEngine:
 
     def _finish(self, row: int) -> Sampled:
         state = self._rows[row]
-        state.wants_action = False
+        state.wants_action, state.legal = False, None
         return Sampled(row, tuple(state.ids), tuple(state.logprobs), state.ids[-1] in state.end_ids)
+
+
+def _mask_illegal(logits: Tensor, states: list[_Row]) -> Tensor:
+    """Return (n, V) logits with -inf at illegal tokens of restricted rows; without such rows, the very same."""
+    restricted = [(i, s.legal) for i, s in enumerate(states) if s.legal is not None]
+    if not restricted:
+        return logits
+    masked = logits.clone()
+    for i, legal in restricted:
+        allowed = torch.tensor(list(legal(tuple(states[i].ids))), dtype=torch.long, device=logits.device)
+        if allowed.numel() == 0:
+            raise ValueError(f"no token is legal after {states[i].ids}; a constraint must leave at least one")
+        masked[i] = -torch.inf
+        masked[i, allowed] = logits[i, allowed]
+    return masked
+
+
+def _embedding_weight(decoder: nn.Module) -> Tensor:
+    weight: Tensor = decoder.get_input_embeddings().weight  # type: ignore[operator]
+    return weight
 
 
 def _decoder_and_head(model: PreTrainedModel) -> tuple[PreTrainedModel, nn.Module]:
     """Split a causal LM into the part that yields hidden states and the head, checked on a few tokens.
 
     Raises:
-        ValueError: If logits are more than the head applied to the last hidden state (for example soft-capped).
+        ValueError: If logits are more than the head applied to the last hidden state (for example
+            soft-capped).
     """
-    base = model.get_base_model() if hasattr(model, "get_base_model") else model
+    adapted: Any = model  # a PEFT model has get_base_model; a plain one does not
+    base: PreTrainedModel = adapted.get_base_model() if hasattr(model, "get_base_model") else model
     decoder, head = base.get_decoder(), base.get_output_embeddings()
-    device = decoder.get_input_embeddings().weight.device
+    device = _embedding_weight(decoder).device
     was_training = base.training
     base.eval()
     with torch.inference_mode():
         ids = torch.arange(3, device=device)[None]
         direct = base(input_ids=ids).logits[:, -1]
-        split = head(decoder(input_ids=ids).last_hidden_state[:, -1])
+        split = head(decoder(input_ids=ids).last_hidden_state)[:, -1]  # of the same shape: the same kernels
     base.train(was_training)
     if not torch.allclose(direct, split, atol=1e-4, rtol=1e-3):
         raise ValueError(
-            f"model type {base.config.model_type!r} changes its logits after the output head; the retained-cache engine "
-            "supports plain heads only: use the vLLM engine for this model"
+            f"model type {base.config.model_type!r} changes its logits after the output head; the retained-cache "
+            "engine supports plain heads only: use the vLLM engine for this model"
         )
     return decoder, head

@@ -1,7 +1,7 @@
 """The roll-out: a language model plays many episodes at once.
 
-Rows of the engine are refilled from the queue as episodes end; an action may take as many tokens as the longest
-legal one; ids go in as they came out, with the world's ids appended, and are never tokenized again.
+Rows of the engine are refilled from the queue as episodes end; an action may take as many tokens as the
+longest legal one; ids go in as they came out, with the world's ids appended, and are never tokenized again.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from provgym.envs.walk_text import GraphWalkTextEnv
-from provgym.generators.engine import Dialogue, Engine, Sampled, Sampling
+from provgym.generators.engine import ActionConstraint, Dialogue, Engine, RestrictingEngine, Sampled, Sampling
 from provgym.generators.episode import Episode, EpisodeTask, Tokens, Turn
 from provgym.generators.scripted import finish_episode, start_episode
 from provgym.rewards.outcome import Ending
@@ -51,14 +51,28 @@ class LanguageModelPolicy:
         dialogue: Turns text into ids and back.
         sampling: Greedy or at a temperature.
         instructions: System text, or None for the presentation's own.
+        constraint: Holds actions to legal tokens; None (the default) lets the model write anything.
+
+    Raises:
+        ValueError: If a constraint is given and the engine can't restrict what it samples.
     """
 
     def __init__(
-        self, name: str, engine: Engine, dialogue: Dialogue, sampling: Sampling, *, instructions: str | None = None
+        self,
+        name: str,
+        engine: Engine,
+        dialogue: Dialogue,
+        sampling: Sampling,
+        *,
+        instructions: str | None = None,
+        constraint: ActionConstraint | None = None,
     ) -> None:
         self.name = name
         self._engine, self._dialogue, self._sampling = engine, dialogue, sampling
         self._instructions = instructions
+        if constraint is not None and not isinstance(engine, RestrictingEngine):
+            raise ValueError(f"{type(engine).__name__} can't hold actions to legal tokens; leave the constraint out")
+        self._constraint = constraint
 
     def play(
         self, tasks: Sequence[EpisodeTask], on_episode: Callable[[int, Episode], None] | None = None
@@ -110,6 +124,8 @@ class LanguageModelPolicy:
         if state.length + limit > self._engine.max_length:
             state.env.abort(Ending.TRUNCATED)
             return False
+        if self._constraint is not None and isinstance(self._engine, RestrictingEngine):
+            self._engine.restrict(row, self._constraint.legal_tokens(state.env.observation_lines))
         self._engine.submit(row, ids, limit, self._dialogue.end_ids)
         return True
 
@@ -132,7 +148,5 @@ class LanguageModelPolicy:
 
     def _collect(self, state: _Live, error: str | None) -> Episode:
         episode = finish_episode(state.env, state.task, state.turns, error)
-        tokens = Tokens(
-            tuple(state.prompt_ids), tuple(state.completion_ids), tuple(state.mask), tuple(state.logprobs)
-        )
+        tokens = Tokens(tuple(state.prompt_ids), tuple(state.completion_ids), tuple(state.mask), tuple(state.logprobs))
         return replace(episode, tokens=tokens, unknown_tokens=state.unknown_tokens)

@@ -29,7 +29,9 @@ def start_episode(task: EpisodeTask) -> GraphWalkTextEnv:
     return env
 
 
-def finish_episode(env: GraphWalkTextEnv, task: EpisodeTask, turns: Sequence[Turn], error: str | None = None) -> Episode:
+def finish_episode(
+    env: GraphWalkTextEnv, task: EpisodeTask, turns: Sequence[Turn], error: str | None = None
+) -> Episode:
     """Collect a finished environment into an episode."""
     if env.walk is None or env.presentation is None:
         raise RuntimeError("no episode was started")
@@ -102,7 +104,9 @@ def naive_walker(stop_probability: float = 0.0) -> Walker:
         stances = [graph.atoms[graph.node_atom[n]].stance for n in met]
         support, refute = stances.count(Stance.SUPPORT), stances.count(Stance.REFUTE)
         cited = dict.fromkeys(presentation.source_label(int(graph.node_source[n])) for n in met)
-        return format_stop(Judgement(Verdict.from_counts(support, refute), support, refute, 0.9, tuple(cited)))
+        return format_stop(
+            Judgement(Verdict.from_counts(support, refute), support, refute, 0.9, tuple(cited))
+        )
 
     return walker
 

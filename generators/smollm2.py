@@ -33,11 +33,9 @@ _STAMP = "provgym_source.json"
 _SIZE_MB = 545
 
 
-def load_smollm2(
-    adapter: str | Path | None = None, dtype: DtypeName = "auto", device: str = "auto"
-) -> LoadedModel:
+def load_smollm2(adapter: str | Path | None = None, dtype: DtypeName = "auto", device: str = "auto") -> LoadedModel:
     """Load SmolLM2-135M-Instruct, unpacking it on first use; see ``load_causal_lm``."""
-    return load_causal_lm(ensure_smollm2(), adapter, dtype, device, local_files_only=True)
+    return load_causal_lm(convert_smollm2(), adapter, dtype, device, local_files_only=True)
 
 
 def cache_folder() -> Path:
@@ -64,7 +62,7 @@ def find_gguf() -> Path:
     )
 
 
-def ensure_smollm2() -> Path:
+def convert_smollm2() -> Path:
     """Return the folder of the unpacked model, making it if it is not there yet (about a minute, 545 MB).
 
     The folder appears whole or not at all, and its logits were compared with the GGUF model's.
@@ -155,9 +153,7 @@ def _restore_digits(tokenizer: PreTrainedTokenizerBase) -> None:
 
 
 @torch.inference_mode()
-def _check_equal_logits(
-    first: PreTrainedModel, second: PreTrainedModel, tokenizer: PreTrainedTokenizerBase
-) -> None:
+def _check_equal_logits(first: PreTrainedModel, second: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
     ids = torch.tensor([tokenizer.encode("Claim: one study counted five times.\nn1 result S2")])
     if not torch.equal(first(input_ids=ids).logits, second(input_ids=ids).logits):
         raise RuntimeError("the unpacked SmolLM2 gives other logits than its GGUF file; nothing was kept")

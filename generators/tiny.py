@@ -13,7 +13,13 @@ from pathlib import Path
 
 import torch
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
-from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerBase, PreTrainedTokenizerFast
+from transformers import (
+    AutoTokenizer,
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedTokenizerBase,
+    PreTrainedTokenizerFast,
+)
 
 from provgym.envs.provenance import REPRESENTATION_KINDS, NodeKind
 from provgym.generators.graphecho import DOMAINS, DOWN, NAME_ENDS, NAME_STARTS, PERCENTS, UP
@@ -47,7 +53,9 @@ def build_tokenizer() -> PreTrainedTokenizerFast:
     """Build the tokenizer: whole words, signed counts, and invented names in pieces."""
     tokenizer = Tokenizer(
         models.WordPiece(
-            {token: i for i, token in enumerate(vocabulary())}, unk_token=UNK, continuing_subword_prefix=CONTINUED
+            {token: i for i, token in enumerate(vocabulary())},
+            unk_token=UNK,
+            continuing_subword_prefix=CONTINUED,
         )
     )
     tokenizer.pre_tokenizer = pre_tokenizers.Split(
@@ -119,7 +127,9 @@ class TinyDialogue:
     def _id(self, token: str) -> int:
         found = self._tokenizer.convert_tokens_to_ids(token)
         if not isinstance(found, int) or (token != UNK and found == self._tokenizer.unk_token_id):
-            raise ValueError(f"the tokenizer has no token {token!r}; the tiny dialogue needs the tiny tokenizer")
+            raise ValueError(
+                f"the tokenizer has no token {token!r}; the tiny dialogue needs the tiny tokenizer"
+            )
         return found
 
     def _encode_uncached(self, line: str) -> tuple[int, ...]:
@@ -168,6 +178,8 @@ def load_tiny(path: str | Path) -> tuple[LlamaForCausalLM, PreTrainedTokenizerBa
     """
     folder = Path(path)
     if not (folder / "config.json").is_file():
-        raise FileNotFoundError(f"{folder} holds no tiny policy (no config.json); run `provgym warm-start` to make one")
+        raise FileNotFoundError(
+            f"{folder} holds no tiny policy (no config.json); run `provgym warm-start` to make one"
+        )
     model = LlamaForCausalLM.from_pretrained(folder, local_files_only=True, dtype=torch.float32)
     return model, AutoTokenizer.from_pretrained(folder, local_files_only=True)

@@ -115,9 +115,7 @@ class VLLMEngine:
             raise ValueError(f"row {row} must be idle, with something to read and max_new_tokens >= 1")
         state.ids.extend(ids)
         seed = int(state.seeds.integers(2**31 - 1))
-        state.request = GenerationRequest(
-            tuple(state.ids), seed, state.sampling.temperature, max_new_tokens, end_ids
-        )
+        state.request = GenerationRequest(tuple(state.ids), seed, state.sampling.temperature, max_new_tokens, end_ids)
 
     def poll(self) -> list[Sampled]:
         """Send every waiting row as one batch; return all their actions."""
@@ -152,13 +150,11 @@ def _check(request: GenerationRequest, result: Generated) -> None:
     if not 1 <= len(ids) <= limit:
         raise RuntimeError(f"the generator gave {len(ids)} ids, expected 1 to {limit}")
     if any(token in request.end_ids for token in ids[:-1]):
-        raise RuntimeError(
-            f"the generator went on behind an end token (of {sorted(request.end_ids)}): {list(ids)}"
-        )
+        raise RuntimeError(f"the generator went on behind an end token (of {sorted(request.end_ids)}): {list(ids)}")
     if len(ids) < limit and ids[-1] not in request.end_ids:
         raise RuntimeError(
-            f"the generator stopped after {len(ids)} of {limit} ids without an end token (of {sorted(request.end_ids)}); "
-            "it must return the end token it stopped at"
+            f"the generator stopped after {len(ids)} of {limit} ids without an end token (of "
+            f"{sorted(request.end_ids)}); it must return the end token it stopped at"
         )
 
 
@@ -227,8 +223,8 @@ def load_vllm(
         from vllm.lora.request import LoRARequest
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError(
-            f"the vLLM engine needs the package 'vllm' ({error}); install it on a machine with a GPU (`pip install "
-            "vllm`), or use kind 'hf'"
+            f"the vLLM engine needs the package 'vllm' ({error}); install it on a machine with a GPU "
+            "(`pip install vllm`), or use kind 'hf'"
         ) from error
     llm = LLM(
         model=name_or_path,

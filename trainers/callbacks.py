@@ -20,7 +20,7 @@ STEPS_UNTIL_CHANGE = 5
 """A trainable weight must have changed after this many steps that had something to teach."""
 
 
-class StepGuard(TrainerCallback):  # type: ignore[misc]
+class StepGuard(TrainerCallback):
     """Skips steps with a non-finite gradient, and stops a run whose weights do not move."""
 
     def __init__(self, record: Any) -> None:
@@ -49,9 +49,7 @@ class StepGuard(TrainerCallback):  # type: ignore[misc]
             for parameter in parameters:
                 parameter.grad = None
 
-    def on_step_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Stop the run if nothing has changed after several steps that had a gradient."""
         if self._start is None:
             return
@@ -68,7 +66,7 @@ class StepGuard(TrainerCallback):  # type: ignore[misc]
         self._start = None
 
 
-class Recorder(TrainerCallback):  # type: ignore[misc]
+class Recorder(TrainerCallback):
     """Logs every step's figures and now and then whole episodes; shows progress."""
 
     def __init__(self, tracker: Tracker, record: Any, guard: StepGuard, *, episodes_every: int, shows: bool) -> None:
@@ -83,15 +81,15 @@ class Recorder(TrainerCallback):  # type: ignore[misc]
         if self._shows:
             self._bar = tqdm(total=state.max_steps, initial=state.global_step, desc="papt", unit="step", mininterval=2)
 
-    def on_log(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_log(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Log what the trainer and the roll-out of this step came to."""
         logs: Mapping[str, Any] = kwargs["logs"]
         if "loss" not in logs:
             return
         record: StepRecord = self._record()
-        values = {f"train/{k}": v for k, v in logs.items() if isinstance(v, int | float) and k != "epoch"}
+        values: dict[str, float | int | None] = {
+            f"train/{k}": v for k, v in logs.items() if isinstance(v, int | float) and k != "epoch"
+        }
         values |= step_figures(record)
         values["train/skipped_steps"] = self._guard.skipped_steps
         self._tracker.log(state.global_step, values)
@@ -111,15 +109,18 @@ class Recorder(TrainerCallback):  # type: ignore[misc]
             self._bar.close()
 
 
-class CheckpointMarker(TrainerCallback):  # type: ignore[misc]
+class CheckpointMarker(TrainerCallback):
     """Marks a checkpoint whole once everything in it is written."""
 
     def __init__(self, folder: Path, config_hash: str, wandb_id: str, *, is_main: bool) -> None:
-        self._folder, self._config_hash, self._wandb_id, self._is_main = folder, config_hash, wandb_id, is_main
+        self._folder, self._config_hash, self._wandb_id, self._is_main = (
+            folder,
+            config_hash,
+            wandb_id,
+            is_main,
+        )
 
-    def on_save(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Write the marker; other processes have written their random state by now."""
         if torch.distributed.is_available() and torch.distributed.is_initialized():
             torch.distributed.barrier()

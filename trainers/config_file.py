@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 import yaml
 from pydantic import BaseModel, ValidationError
+
+from provgym.trainers.plain_yaml import load_plain_yaml
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -29,14 +31,15 @@ def load_config(model: type[Model], path: str | Path | None, overrides: Sequence
         ConfigError: If the file is missing or no mapping, a key is unknown, or a value is refused.
     """
     data = {} if path is None else _read_yaml(Path(path))
-    where = "the command line" if path is None else str(path)
-    for key, value in _parse_overrides(overrides):
+    given = _parse_overrides(overrides)
+    for key, value in given:
         _put(data, key, value)
     try:
         return model.model_validate(data)
     except ValidationError as error:
-        lines = [_explain(model, problem) for problem in error.errors()]
-        raise ConfigError(f"{where}: " + "\n  ".join(lines)) from error
+        problems = _innermost(error.errors())
+        lines = [f"{_place(p, path, given)}: {_explain(model, p)}" for p in problems]
+        raise ConfigError("\n  ".join(lines)) from error
 
 
 def dump_config(config: BaseModel) -> str:
@@ -51,7 +54,7 @@ def _read_yaml(path: Path) -> dict[str, Any]:
         hint = f"; did you mean {', '.join(str(path.parent / n) for n in near)}?" if near else ""
         raise ConfigError(f"configuration file {path} does not exist{hint}")
     try:
-        data = yaml.safe_load(path.read_text(encoding="utf-8"))
+        data = load_plain_yaml(path.read_text(encoding="utf-8-sig"))
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} is not valid YAML: {error}") from error
     if data is None:
@@ -74,7 +77,7 @@ def _parse_overrides(overrides: Sequence[str]) -> list[tuple[str, Any]]:
                 raise ConfigError(f"command line: --{key} lacks a value")
             text = rest.pop(0)
         try:
-            pairs.append((key.replace("-", "_"), yaml.safe_load(text)))
+            pairs.append((key.replace("-", "_"), load_plain_yaml(text)))
         except yaml.YAMLError as error:
             raise ConfigError(f"command line: --{key} {text!r} is not a YAML value: {error}") from error
     return pairs
@@ -104,14 +107,44 @@ def _list_index(place: list[Any], text: str, key: str) -> int:
     return int(text)
 
 
+def _innermost(problems: Sequence[Any]) -> list[Any]:
+    """Leave out a problem of a whole that only follows from a problem of one of its parts."""
+    places = [p["loc"] for p in problems]
+    return [p for p in problems if not any(len(q) > len(p["loc"]) and q[: len(p["loc"])] == p["loc"] for q in places)]
+
+
+def _place(problem: Any, path: str | Path | None, given: Sequence[tuple[str, Any]]) -> str:
+    """Say whether a value came from the command line or from the file."""
+    key = [str(part) for part in problem["loc"]]
+    from_command_line = any(
+        words[: len(key)] == key or key[: len(words)] == words for words in (k.split(".") for k, _ in given)
+    )
+    return "command line" if path is None or from_command_line else str(path)
+
+
 def _explain(model: type[BaseModel], problem: Any) -> str:
     key = ".".join(str(part) for part in problem["loc"]) or "(top)"
     if problem["type"] == "extra_forbidden":
-        known = _known_keys(model, problem["loc"][:-1])
-        near = difflib.get_close_matches(str(problem["loc"][-1]), known, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"known keys: {', '.join(sorted(known))}"
-        return f"key {key!r} is unknown; {hint}"
-    return f"key {key!r}: {problem['msg']}; found {problem['input']!r}"
+        return f"key {key!r} is unknown; {_suggest(model, problem['loc'])}"
+    message = problem["msg"].removeprefix("Value error, ")
+    # Checks of a whole section name its values themselves.
+    found = "" if isinstance(problem["input"], dict) and message != problem["msg"] else f"; found {problem['input']!r}"
+    return f"key {key!r}: {message}{found}"
+
+
+def _suggest(model: type[BaseModel], loc: Sequence[Any]) -> str:
+    """Say what an unknown key may have meant: a key beside it, one elsewhere, another library's name."""
+    name = str(loc[-1])
+    foreign: Mapping[str, str] = getattr(model, "foreign_names", {})
+    if name in foreign:
+        return f"here it is {foreign[name]!r}"
+    known = _known_keys(model, loc[:-1])
+    beside = difflib.get_close_matches(name, known, n=1)
+    if beside:
+        return f"did you mean {'.'.join(map(str, (*loc[:-1], beside[0])))!r}?"
+    places = _all_places(model)
+    elsewhere = difflib.get_close_matches(name, places, n=1)
+    return f"did you mean {places[elsewhere[0]]!r}?" if elsewhere else f"known keys: {', '.join(sorted(known))}"
 
 
 def _known_keys(model: type[BaseModel], path: Sequence[Any]) -> list[str]:
@@ -125,6 +158,16 @@ def _known_keys(model: type[BaseModel], path: Sequence[Any]) -> list[str]:
             return []
         current = candidates[0]
     return list(current.model_fields)
+
+
+def _all_places(model: type[BaseModel], prefix: str = "") -> dict[str, str]:
+    """Return the last part of every key of nested models, with the whole key."""
+    places: dict[str, str] = {}
+    for name, field in model.model_fields.items():
+        places.setdefault(name, prefix + name)
+        for inner in _models_in(field.annotation):
+            places = _all_places(inner, f"{prefix}{name}.") | places
+    return places
 
 
 def _models_in(annotation: Any) -> list[type[BaseModel]]:

@@ -30,13 +30,18 @@ from provgym.eval.run_files import write_atomic, write_json_atomic
 from provgym.eval.walk_config import config_hash
 from provgym.generators.engine import Sampling
 from provgym.generators.episode import Episode, EpisodeTask
-from provgym.generators.hf_engine import HFEngine
 from provgym.generators.rollout import LanguageModelPolicy
 from provgym.trainers.callbacks import CheckpointMarker, Recorder, StepGuard
 from provgym.trainers.checkpoints import Checkpoint, choose_checkpoint, find_resume_point, whole_checkpoints
 from provgym.trainers.config_file import ConfigError, dump_config, load_config
 from provgym.trainers.papt_config import PaptConfig
-from provgym.trainers.papt_evaluation import dev_score, final_results, show_results, summary_of, weights_fingerprint
+from provgym.trainers.papt_evaluation import (
+    dev_score,
+    final_results,
+    show_results,
+    summary_of,
+    weights_fingerprint,
+)
 from provgym.trainers.policy_loading import TrainablePolicy, load_trainable
 from provgym.trainers.saved_policy import load_saved_policy, save_policy
 from provgym.trainers.tracking import Tracker
@@ -79,7 +84,10 @@ def join_world(config: PaptConfig) -> World:
     """
     announced = int(os.environ.get("WORLD_SIZE", "1"))
     state = PartialState(cpu=not torch.cuda.is_available())
-    for wanted, who in ((announced, "the launcher announced"), (config.num_processes, "num_processes asks for")):
+    for wanted, who in (
+        (announced, "the launcher announced"),
+        (config.num_processes, "num_processes asks for"),
+    ):
         if wanted is not None and state.num_processes != wanted:
             raise RuntimeError(
                 f"{who} {wanted} processes, but {state.num_processes} take part; on CPUs launch with "

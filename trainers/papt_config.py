@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal, Self
+from types import MappingProxyType
+from typing import Any, ClassVar, Literal, Self, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
 from provgym.envs.presentation import Mitigation, PresentationConfig
 from provgym.generators.conditions import CONFLICT_CONDITIONS, GENERAL, parse_condition
@@ -14,9 +16,20 @@ from provgym.rewards.rubric import PAPT_WEIGHTS, Rubric, Variant, papt_rubric
 
 
 class Strict(BaseModel):
-    """Frozen, and refuses unknown keys."""
+    """Frozen; refuses unknown keys, and truth values where a number is expected."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _no_truth_value_for_a_number(cls, value: Any, info: ValidationInfo) -> Any:
+        # Pydantic would read true as 1.
+        wanted = cls.model_fields[info.field_name or ""].annotation
+        types = {wanted, *get_args(wanted)}
+        parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else [value]
+        if types & {int, float} and bool not in types and any(isinstance(part, bool) for part in parts):
+            raise ValueError("found a truth value, expected a number")
+        return value
 
 
 class ModelConfig(Strict):
@@ -133,7 +146,10 @@ class PhaseConfig(Strict):
     def rubric(self) -> Rubric:
         """Return the objective."""
         return papt_rubric(
-            self.variant, weights=self.weights, count_basis=self.count_basis, coverage_basis=self.coverage_basis
+            self.variant,
+            weights=self.weights,
+            count_basis=self.count_basis,
+            coverage_basis=self.coverage_basis,
         )
 
 
@@ -246,16 +262,38 @@ class TrackingConfig(Strict):
     episodes_every: int = Field(default=20, ge=1)
 
 
+_TRL_NAMES = {
+    "num_generations": "optim.group_size",
+    "per_device_train_batch_size": "optim.micro_batch",
+    "gradient_accumulation_steps": "optim.groups_per_step",
+    "max_steps": "phases.0.steps",
+    "beta": "optim.kl_weight",
+    "epsilon": "optim.clip",
+    "lr": "optim.learning_rate",
+    "lora_r": "lora.r",
+    "lora_alpha": "lora.alpha",
+    "bf16": "model.dtype",
+    "max_completion_length": "generation.max_length",
+    "use_vllm": "generation.engine",
+    "save_steps": "checkpoints.every",
+    "save_total_limit": "checkpoints.keep",
+    "report_to": "tracking.wandb",
+}
+
+
 class PaptConfig(Strict):
     """A PAPT run.
 
     Attributes:
+        foreign_names: What TRL and PEFT call some of these keys, for the hint of an error.
         name: Folder below ``runs_dir``.
         seed: Training seed (42 in the source).
         phases: Objectives in order.
         lora: LoRA settings; None trains all weights.
         num_processes: World size the run is meant for; None takes what it is launched with.
     """
+
+    foreign_names: ClassVar[Mapping[str, str]] = MappingProxyType(_TRL_NAMES)
 
     name: str = Field(pattern=r"^[\w.-]+$")
     runs_dir: Path = Path("runs")

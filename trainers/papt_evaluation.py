@@ -12,7 +12,7 @@ from tqdm.auto import tqdm
 from transformers import PreTrainedModel
 
 from provgym.eval.compare import compare_policies
-from provgym.eval.metrics import HEADLINE
+from provgym.eval.metrics import GENERAL_PREFIX, HEADLINE
 from provgym.eval.plots import plot_policies, plot_training
 from provgym.eval.table import comparison_table, policy_table, print_tables
 from provgym.eval.walk import evaluate
@@ -36,7 +36,7 @@ SUMMARY_METRICS = (
     "invalid_rate",
     "walks",
 )
-GENERAL_PREFIX = "general_"
+CURVES = ("rollout/reward", "rollout/accuracy", "rollout/echo_rate", "rollout/source_recall", "rollout/walks")
 
 
 def weights_fingerprint(model: PreTrainedModel) -> str:
@@ -79,7 +79,13 @@ def greedy_policy(config: PaptConfig, name: str, model: PreTrainedModel, dialogu
 
 
 def evaluate_policy(
-    config: PaptConfig, policy: Policy, eval_config: WalkEvalConfig, out_dir: Path, fingerprint: str, *, shows: bool
+    config: PaptConfig,
+    policy: Policy,
+    eval_config: WalkEvalConfig,
+    out_dir: Path,
+    fingerprint: str,
+    *,
+    shows: bool,
 ) -> WalkEvalResult:
     """Play one policy with a progress bar; an interrupted evaluation goes on where it stopped."""
     with tqdm(desc=f"evaluate {policy.name}", unit="episode", disable=not shows, mininterval=2) as bar:
@@ -89,7 +95,13 @@ def evaluate_policy(
             bar.update(done - bar.n)
 
         return evaluate(
-            eval_config, policy, out_dir, fingerprint=fingerprint, rubric=papt_rubric(), plots=False, on_progress=progress
+            eval_config,
+            policy,
+            out_dir,
+            fingerprint=fingerprint,
+            rubric=papt_rubric(),
+            plots=False,
+            on_progress=progress,
         )
 
 
@@ -168,5 +180,5 @@ def show_results(config: PaptConfig, results: Mapping[str, WalkEvalResult]) -> N
     print_tables(tables)
     plots = config.run_dir / "plots"
     plot_policies(metrics, plots / "policies.png", probes=probes)
-    if (config.run_dir / "metrics.jsonl").is_file():
-        plot_training(config.run_dir / "metrics.jsonl", plots / "training.png")
+    metrics_file = config.run_dir / "metrics.jsonl"
+    plot_training(metrics_file, plots / "training.png", keys=CURVES, smooth=10, title=f"PAPT, {config.name}")

@@ -15,15 +15,16 @@ _WEIGHTS = ("*.safetensors", "*.json")
 _NOT_WEIGHTS = ("trainer_state.json", "provgym_complete.json")
 
 
-def load_saved_policy(path: Path, config: PaptConfig) -> PreTrainedModel:
+def load_saved_policy(path: Path, config: PaptConfig) -> PreTrainedModel | PeftModel:
     """Load the model of a checkpoint: a whole model, or an adapter on the run's base model.
 
     Raises:
         FileNotFoundError: If the folder holds neither.
     """
+    model: PreTrainedModel | PeftModel
     if (path / "adapter_config.json").is_file():
         base = load_trainable(config.model.model_copy(update={"adapter": None})).model
-        model: PreTrainedModel = PeftModel.from_pretrained(base, str(path), is_trainable=False)
+        model = PeftModel.from_pretrained(base, str(path), is_trainable=False)
     elif (path / "config.json").is_file():
         model = load_trainable(config.model.model_copy(update={"path": str(path), "adapter": None})).model
     else:

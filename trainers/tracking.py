@@ -21,7 +21,17 @@ from provgym.generators.json_lines import BadLine, atomic_file, read_json_lines
 from provgym.trainers.papt_config import TrackingConfig
 
 STEP_KEY = "step"
-EPISODE_COLUMNS = ("step", "instance", "condition", "ending", "verdict", "gold", "reward", "provenance", "transcript")
+EPISODE_COLUMNS = (
+    "step",
+    "instance",
+    "condition",
+    "ending",
+    "verdict",
+    "gold",
+    "reward",
+    "provenance",
+    "transcript",
+)
 
 
 class Tracker:
@@ -36,7 +46,13 @@ class Tracker:
     """
 
     def __init__(
-        self, run_dir: Path, config: TrackingConfig, resolved: Mapping[str, Any], *, run_id: str | None, is_main: bool
+        self,
+        run_dir: Path,
+        config: TrackingConfig,
+        resolved: Mapping[str, Any],
+        *,
+        run_id: str | None,
+        is_main: bool,
     ) -> None:
         self.run_id = run_id or secrets.token_hex(4)
         self._path = run_dir / "metrics.jsonl"

@@ -163,9 +163,7 @@ def cloning_loss(
     return action_loss, nn.functional.cross_entropy(readout(hidden[b, position]), stance)
 
 
-def batches(
-    graphecho: GraphEcho, dialogue: TinyDialogue, config: WarmStartConfig
-) -> Iterator[list[Sequence]]:
+def batches(graphecho: GraphEcho, dialogue: TinyDialogue, config: WarmStartConfig) -> Iterator[list[Sequence]]:
     """Yield the run's batches: drills first, then cloned episodes with a quarter of drills."""
     claims = graphecho.of_split("train")
     for step in range(config.drill_steps + config.clone_steps):

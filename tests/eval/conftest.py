@@ -104,9 +104,7 @@ def random_episodes(seed: int, count: int = 60, claims: int = 12) -> list[Episod
 class FlakyPolicy:
     """Plays a scripted policy, but ends chosen tasks in ``error``, or dies after some episodes."""
 
-    def __init__(
-        self, inner: ScriptedPolicy, *, errors: Sequence[int] = (), dies_after: int | None = None
-    ) -> None:
+    def __init__(self, inner: ScriptedPolicy, *, errors: Sequence[int] = (), dies_after: int | None = None) -> None:
         self.name = inner.name
         self.inner = inner
         self.errors = set(errors)

@@ -30,11 +30,7 @@ SLOW_METRICS = ["accuracy", "balanced_accuracy", "macro_f1", "count_mae", "ece",
 def of_claims(episodes: Sequence[Episode], names: Sequence[str], counts: Sequence[float]) -> list[Episode]:
     """Return the episodes of a resample, claims repeated as often as drawn."""
     return [
-        e
-        for name, k in zip(names, counts, strict=True)
-        for _ in range(int(k))
-        for e in episodes
-        if e.claim_id == name
+        e for name, k in zip(names, counts, strict=True) for _ in range(int(k)) for e in episodes if e.claim_id == name
     ]
 
 
@@ -114,15 +110,11 @@ def test_order_of_episodes_does_not_matter(make_random: MakeRandom) -> None:
     back = estimates(episodes[::-1], list(METRICS.values()), resamples=100)
     for name in METRICS:
         for part in ("value", "low", "high", "n"):
-            assert getattr(there[name], part) == pytest.approx(
-                getattr(back[name], part), abs=1e-9, nan_ok=True
-            )
+            assert getattr(there[name], part) == pytest.approx(getattr(back[name], part), abs=1e-9, nan_ok=True)
 
 
 def test_one_claim_has_a_value_and_no_interval(make_episode: Make) -> None:
-    found = estimate(
-        [make_episode("a"), make_episode("a", condition="C2", answer="SUPPORT")], METRICS["accuracy"]
-    )
+    found = estimate([make_episode("a"), make_episode("a", condition="C2", answer="SUPPORT")], METRICS["accuracy"])
     assert found.value == 0.5
     assert not found.has_interval
     # Two claims, but only one of them has a valid judgement to measure.
@@ -158,8 +150,7 @@ def test_pairing_is_tighter_than_two_separate_intervals(make_episode: Make) -> N
 def test_clusters_widen_the_interval_when_episodes_of_a_claim_agree(make_episode: Make) -> None:
     apart = [make_episode(f"c{i}", answer="MIXED" if i % 2 else "SUPPORT") for i in range(100)]
     together = [
-        make_episode(f"c{i // 5}", answer="MIXED" if i // 5 % 2 else "SUPPORT", instance=f"i{i}")
-        for i in range(100)
+        make_episode(f"c{i // 5}", answer="MIXED" if i // 5 % 2 else "SUPPORT", instance=f"i{i}") for i in range(100)
     ]
     loose, tight = (estimate(e, METRICS["accuracy"]) for e in (together, apart))
     # Design effect of five equal episodes a claim: about sqrt(5).
@@ -214,18 +205,14 @@ def test_default_number_of_resamples() -> None:
     assert DEFAULT_RESAMPLES == 2_000
 
 
-def crossed_by_hand(
-    runs: list[list[Episode]], metric: Metric, seed: int, resamples: int
-) -> tuple[float, float]:
+def crossed_by_hand(runs: list[list[Episode]], metric: Metric, seed: int, resamples: int) -> tuple[float, float]:
     names = sorted({e.claim_id for run in runs for e in run})
     claims = resample_counts(len(names), resamples=resamples, seed=seed)
     seeds = resample_counts(len(runs), resamples=resamples, seed=seed, factor=SEED_FACTOR)
     means = []
     for claim_row, seed_row in zip(claims, seeds, strict=True):
         per_run = [compute(metric, of_claims(run, names, claim_row))[0] for run in runs]
-        drawn = [
-            v for v, k in zip(per_run, seed_row, strict=True) for _ in range(int(k)) if not math.isnan(v)
-        ]
+        drawn = [v for v, k in zip(per_run, seed_row, strict=True) for _ in range(int(k)) if not math.isnan(v)]
         means.append(sum(drawn) / len(drawn) if drawn else math.nan)
     return plain_interval(means)
 
@@ -253,8 +240,7 @@ def test_crossed_interval_sees_seeds_that_claims_alone_do_not(make_episode: Make
 def test_crossed_difference_against_one_start(make_episode: Make) -> None:
     start = [make_episode(f"c{i}", answer="SUPPORT") for i in range(20)]
     trained = [
-        [make_episode(f"c{i}", answer="MIXED" if i % 4 >= s else "SUPPORT") for i in range(20)]
-        for s in (0, 1, 2)
+        [make_episode(f"c{i}", answer="MIXED" if i % 4 >= s else "SUPPORT") for i in range(20)] for s in (0, 1, 2)
     ]
     found = crossed_difference(trained, [start], METRICS["accuracy"])
     assert found.by_seed == pytest.approx([1.0, 0.75, 0.5])
@@ -276,3 +262,20 @@ def test_a_seed_without_figure_leaves_no_mean_over_the_others(make_episode: Make
     found = crossed_estimate([run, dead, run], METRICS["accuracy"])
     assert not found.overall.is_available
     assert found.by_seed == pytest.approx((1.0, math.nan, 1.0), nan_ok=True)
+
+
+def test_paired_difference_on_one_claim_has_no_interval(make_episode: Make) -> None:
+    found = paired_difference([make_episode()], [make_episode(answer="SUPPORT")], METRICS["accuracy"])
+    assert (found.difference.value, found.difference.n) == (1.0, 1)
+    assert not found.difference.has_interval
+    assert not found.is_above_zero
+
+
+def test_crossed_interval_leaves_out_seeds_that_a_resample_cannot_score(make_episode: Make) -> None:
+    """Kind: NaN in a mean: a resample without any valid judgement of a seed is left out, never a 0."""
+    full = [make_episode(f"c{i}", counts=(i, 3)) for i in range(5)]
+    sparse = [make_episode(f"c{i}", counts=(i, 1), answer="MIXED" if i < 2 else None) for i in range(5)]
+    metric = METRICS["count_mae"]
+    found = crossed_estimate([full, sparse], metric, seed=2, resamples=120)
+    expected = crossed_by_hand([full, sparse], metric, 2, 120)
+    assert (found.overall.low, found.overall.high) == pytest.approx(expected, abs=1e-9)

@@ -43,9 +43,7 @@ def test_round_trip_is_exact(played: list[Episode], tmp_path: Path, suffix: str)
     assert [p.name for p in path.parent.iterdir()] == [path.name], "no draft may stay behind"
 
 
-@pytest.mark.parametrize(
-    "text", ["a\u2028b", "\ufeff\r\n", "emoji 🙂 Ελλάδα", '{"verdict": "SUPPORT"}', "\ud800 lone"]
-)
+@pytest.mark.parametrize("text", ["a\u2028b", "\ufeff\r\n", "emoji 🙂 Ελλάδα", '{"verdict": "SUPPORT"}', "\ud800 lone"])
 def test_any_text_fits_in_a_line(make_episode: Make, tmp_path: Path, text: str) -> None:
     """Kind: Unicode lines (raw U+2028, BOM, CRLF), markup injection, and a lone surrogate of a model."""
     episode = replace(make_episode("a"), turns=(Turn(text, text),))

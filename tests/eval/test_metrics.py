@@ -64,23 +64,15 @@ def plain(episodes: Sequence[Episode]) -> dict[str, tuple[float, int]]:
     found["invalid_actions"] = mean([float(o.invalid_actions) for o in scored])
     found["invalid_rate"] = mean([float(o.ending.value in ("invalid", "truncated")) for o in scored])
     found["count_mae"] = mean(
-        [
-            float(abs(j.support_count - o.acquired_support) + abs(j.refute_count - o.acquired_refute))
-            for o, j in valid
-        ]
+        [float(abs(j.support_count - o.acquired_support) + abs(j.refute_count - o.acquired_refute)) for o, j in valid]
     )
     found["count_mae_available"] = mean(
-        [
-            float(abs(j.support_count - o.available_support) + abs(j.refute_count - o.available_refute))
-            for o, j in valid
-        ]
+        [float(abs(j.support_count - o.available_support) + abs(j.refute_count - o.available_refute)) for o, j in valid]
     )
     found["brier"] = mean([(j.confidence - (1.0 if j.verdict is o.gold else 0.0)) ** 2 for o, j in valid])
     gap = 0.0
     for low in range(10):
-        members = [
-            (o, j) for o, j in valid if low <= j.confidence * 10 < low + 1 or (low == 9 and j.confidence == 1)
-        ]
+        members = [(o, j) for o, j in valid if low <= j.confidence * 10 < low + 1 or (low == 9 and j.confidence == 1)]
         if members:
             confidence = sum(j.confidence for _, j in members) / len(members)
             accuracy = sum(j.verdict is o.gold for o, j in members) / len(members)
@@ -203,9 +195,7 @@ def test_mixed_answer_on_two_class_gold_is_wrong_and_averages_two_classes(make_e
 
 
 def test_constant_support_on_scifact_shares(make_episode: Make) -> None:
-    episodes = [
-        make_episode(f"c{i}", gold="SUPPORT" if i < 124 else "REFUTE", answer="SUPPORT") for i in range(188)
-    ]
+    episodes = [make_episode(f"c{i}", gold="SUPPORT" if i < 124 else "REFUTE", answer="SUPPORT") for i in range(188)]
     assert compute(METRICS["accuracy"], episodes)[0] == pytest.approx(0.6596, abs=1e-4)
     assert compute(METRICS["macro_f1"], episodes)[0] == pytest.approx(248 / 312 / 2)
 

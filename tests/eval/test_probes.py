@@ -49,9 +49,7 @@ def test_case_of_an_instance_is_its_condition() -> None:
     for name in ("C2", "C4", "1S5P", "5S5PR", "3+1|2"):
         condition = parse_condition(name)
         for instance in data.instances("test", [name]):
-            expected = Case(
-                tuple(sorted(condition.supporting)), tuple(sorted(condition.refuting)), condition.gold
-            )
+            expected = Case(tuple(sorted(condition.supporting)), tuple(sorted(condition.refuting)), condition.gold)
             assert case_of(instance) == expected
 
 
@@ -124,3 +122,9 @@ def test_constant_support_on_scifact(shared_data: Path) -> None:
     assert constant.macro_f1 == pytest.approx(248 / 312 / 2)
     assert one_node.accuracy == pytest.approx(1.0), "a document's stance is its claim's label"
     assert constant.accuracy <= structure.accuracy < 0.7
+
+
+def test_the_node_read_is_drawn_from_the_routes() -> None:
+    cases = [Case((1, 3), (), Verdict.SUPPORT), Case((1,), (3,), Verdict.MIXED)]
+    # Three routes in four lead to a node that tells the two cases apart; the fourth leaves a tie.
+    assert probe_cases(cases)[2].accuracy == pytest.approx(3 / 4 + 1 / 4 * 1 / 2)

@@ -79,9 +79,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> WalkEvalResult:
 @pytest.mark.parametrize("world_size", [2, 3])
 def test_ranks_together_equal_one_process(alone: WalkEvalResult, tmp_path: Path, world_size: int) -> None:
     """Kinds: one run per process (one results file), one process instead of two (world size is stored)."""
-    results = on_ranks(
-        world_size, lambda rank: evaluate(CONFIG, NAIVE, tmp_path, plots=False, processes=rank)
-    )
+    results = on_ranks(world_size, lambda rank: evaluate(CONFIG, NAIVE, tmp_path, plots=False, processes=rank))
     for result in results:
         assert figures(result) == figures(alone)
         assert result.episodes == alone.episodes
@@ -91,9 +89,7 @@ def test_ranks_together_equal_one_process(alone: WalkEvalResult, tmp_path: Path,
     assert json.loads((tmp_path / "summary.json").read_text())["world_size"] == world_size
 
 
-def test_failed_rank_stops_the_others_and_all_work_is_kept(
-    alone: WalkEvalResult, flaky: Any, tmp_path: Path
-) -> None:
+def test_failed_rank_stops_the_others_and_all_work_is_kept(alone: WalkEvalResult, flaky: Any, tmp_path: Path) -> None:
     """Kind: one failure loses its siblings (two kept, one typed failure, resumed on one process)."""
     results = on_ranks(
         2,

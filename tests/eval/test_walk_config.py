@@ -80,18 +80,14 @@ def test_data_hash_follows_what_is_judged() -> None:
 
 def test_tasks_have_derived_seeds() -> None:
     """Kind: correlated workers (a group meets one presentation; everything else differs)."""
-    config = WalkEvalConfig(
-        claims=SMALL, budgets=(3, 6), mitigations=("M0", "M1"), samples=2, decoding="sampled"
-    )
+    config = WalkEvalConfig(claims=SMALL, budgets=(3, 6), mitigations=("M0", "M1"), samples=2, decoding="sampled")
     instances = load_instances(config).instances
     tasks = build_tasks(config, instances)
     assert len(tasks) == len(instances) * 8
     by_instance: dict[str, set[int]] = {}
     for task in tasks:
         by_instance.setdefault(task.instance.instance_id, set()).add(task.presentation_seed)
-    assert all(len(seeds) == 1 for seeds in by_instance.values()), (
-        "policies and settings share a presentation"
-    )
+    assert all(len(seeds) == 1 for seeds in by_instance.values()), "policies and settings share a presentation"
     assert len({s for seeds in by_instance.values() for s in seeds}) == len(instances)
     assert len({task.sampling_seed for task in tasks}) == len(tasks)
     shifted = build_tasks(config.model_copy(update={"seed": 43}), instances)

@@ -1,0 +1,219 @@
+"""A tiny policy that writes tool calls, made for the roll-out benchmark only.
+
+A small Llama with a byte-level tokenizer of its own is cloned from the naive walker, with TRL's own Qwen2.5 chat
+template around every message, so that TRL's tool loop and our roll-out can play the very same episodes. It also
+learns to say one word after its stop: TRL generates once more there, and should be able to do so cheaply.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
+from torch import Tensor, nn
+from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from trl.chat_template_utils import qwen2_5_chat_template
+
+from provgym.eval.run_files import write_json_atomic
+from provgym.generators.chat import WALK_TOOLS, ChatDialogue
+from provgym.generators.chat_actions import TOOL_INSTRUCTIONS, rewrite_action
+from provgym.generators.conditions import CONFLICT_CONDITIONS, GENERAL
+from provgym.generators.episode import EpisodeTask
+from provgym.generators.graphecho import GraphEcho
+from provgym.generators.scripted import naive_walker, start_episode
+from provgym.generators.seeds import Purpose, derive_rng
+from provgym.envs.presentation import PresentationConfig
+
+PAD, START, END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
+MARKUP = ("<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>")
+LAST_WORD = "Done."
+GRAMMAR = "tool_call"
+
+
+@dataclass(frozen=True)
+class CloneConfig:
+    """How the policy is made; ``steps=0`` leaves it untrained.
+
+    Attributes:
+        seed: Of weights and episodes.
+        budget: B of the cloned episodes.
+        steps: Optimiser steps.
+        rows: Episodes per step.
+        learning_rate: Peak of a cosine schedule.
+        vocabulary_size: Tokens of the byte-level tokenizer.
+        hidden_size: Width of the decoder.
+        num_layers: Its depth.
+    """
+
+    seed: int = 0
+    budget: int = 6
+    steps: int = 120
+    rows: int = 8
+    learning_rate: float = 3e-3
+    vocabulary_size: int = 1024
+    hidden_size: int = 128
+    num_layers: int = 4
+
+
+class ToolCallPolicy(NamedTuple):
+    """What both sides of the benchmark play with."""
+
+    model: LlamaForCausalLM
+    tokenizer: PreTrainedTokenizerFast
+
+
+class ClonedRow(NamedTuple):
+    """One episode as ids; ``mask`` is 1 where the policy speaks."""
+
+    ids: list[int]
+    mask: list[int]
+
+
+def dialogue_of(tokenizer: PreTrainedTokenizerFast) -> ChatDialogue:
+    """Return the dialogue whose ids equal those of TRL's loop.
+
+    The action limit is that of the grammar's longest stop; nothing else differs from the default.
+    """
+    return ChatDialogue(tokenizer, GRAMMAR)
+
+
+def draw_tasks(seed: int, budget: int, count: int, group_size: int, split: str = "test") -> list[EpisodeTask]:
+    """Return ``count`` instances under the six kinds of condition, ``group_size`` equal episodes of each."""
+    claims = GraphEcho.generate(42)
+    bases = claims.of_split(split)
+    conditions = (*CONFLICT_CONDITIONS, GENERAL)
+    tasks = []
+    for number in range(count):
+        instance = claims.instance(bases[number % len(bases)], conditions[number % len(conditions)])
+        presentation_seed = int(derive_rng(seed, Purpose.PRESENTATION, number).integers(2**62))
+        tasks += [
+            EpisodeTask(instance, budget, PresentationConfig(), presentation_seed, member, member)
+            for member in range(group_size)
+        ]
+    return tasks
+
+
+def build_tokenizer(texts: Sequence[str], vocabulary_size: int) -> PreTrainedTokenizerFast:
+    """Train a byte-level BPE tokenizer with ChatML's control tokens and Qwen's tool markup."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Digits(individual_digits=True),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True),
+        ]
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocabulary_size - len(MARKUP),
+        special_tokens=[PAD, START, END],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token=PAD, eos_token=END, padding_side="left")
+    fast.add_tokens([AddedToken(mark, special=False, normalized=False) for mark in MARKUP])
+    fast.chat_template = qwen2_5_chat_template
+    return fast
+
+
+def naive_conversations(config: CloneConfig, count: int) -> Iterator[list[tuple[tuple[str, ...], str]]]:
+    """Yield episodes of the naive walker on train claims: (observation lines, action in the short grammar)."""
+    claims = GraphEcho.generate(42)
+    bases = claims.of_split("train")
+    conditions = (*CONFLICT_CONDITIONS, GENERAL)
+    walker = naive_walker()
+    for number in range(count):
+        rng = derive_rng(config.seed, Purpose.CLONING, number)
+        condition = conditions[int(rng.integers(len(conditions)))]
+        instance = claims.instance(bases[int(rng.integers(len(bases)))], condition, draw=number)
+        seed = int(rng.integers(2**62))
+        env = start_episode(EpisodeTask(instance, config.budget, PresentationConfig(), seed, 0))
+        turns = []
+        done = False
+        while not done:
+            action = walker(env, rng)
+            turns.append((env.observation_lines, action))
+            _, _, terminated, truncated, _ = env.step(action)
+            done = terminated or truncated
+        turns.append((env.observation_lines, LAST_WORD))
+        yield turns
+
+
+def clone_row(dialogue: ChatDialogue, tokenizer: PreTrainedTokenizerFast, turns: Sequence[tuple[tuple[str, ...], str]]) -> ClonedRow:
+    """Write an episode as ids, as the roll-out would have left it."""
+    ids: list[int] = []
+    mask: list[int] = []
+    last_word = [*tokenizer.encode(LAST_WORD, add_special_tokens=False), dialogue.turn_end]
+    for lines, action in turns:
+        world = dialogue.reply(lines, ended=True) if ids else dialogue.opening(lines, TOOL_INSTRUCTIONS)
+        said = last_word if action == LAST_WORD else dialogue.encode_action(action)
+        ids += world + said
+        mask += [0] * len(world) + [1] * len(said)
+    return ClonedRow(ids, mask)
+
+
+def untrained(config: CloneConfig) -> ToolCallPolicy:
+    """Build tokenizer and weights, seeded; nothing is learned yet."""
+    blank = build_tokenizer([], 300)
+    system = blank.apply_chat_template(
+        [{"role": "system", "content": TOOL_INSTRUCTIONS}], tools=list(WALK_TOOLS), tokenize=False
+    )
+    texts = [str(system)] * 8
+    for turns in naive_conversations(config, 100):
+        texts += ["\n".join(lines) for lines, _ in turns]
+        texts += [rewrite_action(action, GRAMMAR) for _, action in turns[:-1]]
+    tokenizer = build_tokenizer(texts, config.vocabulary_size)
+    shape = LlamaConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=config.hidden_size,
+        intermediate_size=2 * config.hidden_size,
+        num_hidden_layers=config.num_layers,
+        num_attention_heads=4,
+        num_key_value_heads=4,
+        max_position_embeddings=4096,
+        initializer_range=0.06,
+        tie_word_embeddings=True,
+        pad_token_id=tokenizer.pad_token_id,
+        bos_token_id=None,
+        eos_token_id=tokenizer.eos_token_id,
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(config.seed)
+        return ToolCallPolicy(LlamaForCausalLM(shape), tokenizer)
+
+
+def cloning_loss(model: nn.Module, rows: Sequence[ClonedRow]) -> Tensor:
+    """Return the mean cross-entropy of what the policy says in the given episodes."""
+    width = max(len(row.ids) for row in rows)
+    ids = torch.tensor([row.ids + [0] * (width - len(row.ids)) for row in rows])  # (B, T)
+    said = torch.tensor([row.mask + [0] * (width - len(row.ids)) for row in rows])[:, 1:]  # (B, T-1)
+    labels = torch.full_like(ids, -100)
+    labels[:, 1:] = torch.where(said == 1, ids[:, 1:], -100)
+    loss: Tensor = model(input_ids=ids, labels=labels, logits_to_keep=0).loss  # causal: right padding is never seen
+    return loss
+
+
+def clone(policy: ToolCallPolicy, config: CloneConfig, on_step: Callable[[int, float], None] | None = None) -> None:
+    """Train the policy on naive episodes, in place."""
+    dialogue = dialogue_of(policy.tokenizer)
+    conversations = naive_conversations(config, config.steps * config.rows)
+    optimizer = torch.optim.AdamW(policy.model.parameters(), lr=config.learning_rate, betas=(0.9, 0.98))
+    policy.model.train()
+    for step in range(config.steps):
+        scale = min(1.0, (step + 1) / 10) * 0.5 * (1 + math.cos(math.pi * step / config.steps))
+        optimizer.param_groups[0]["lr"] = config.learning_rate * scale
+        loss = cloning_loss(policy.model, [clone_row(dialogue, policy.tokenizer, next(conversations)) for _ in range(config.rows)])
+        optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        nn.utils.clip_grad_norm_(policy.model.parameters(), 1.0)
+        optimizer.step()
+        if on_step is not None:
+            on_step(step + 1, float(loss.detach()))
+    policy.model.eval()
