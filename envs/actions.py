@@ -94,12 +94,12 @@ class JudgementModel(BaseModel):
 
 
 def parse_action(text: str) -> Action:
-    """Read the action in ``text`` by the module's rule; never raises.
+    r"""Read the action in ``text`` by the module's rule; never raises.
 
     Example:
         >>> parse_action("walk n3")
         WalkTo(node='n3')
-        >>> parse_action('Sure! ```json\\n{"walk": "n3"}\\n```')
+        >>> parse_action('Sure! ```json\n{"walk": "n3"}\n```')
         WalkTo(node='n3')
         >>> parse_action("stop now")
         Stop(judgement=None)

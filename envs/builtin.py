@@ -38,9 +38,7 @@ def _build(condition: str, supporting: list[int], refuting: list[int]) -> Instan
     routes: list[Route] = []
     for stance, counts in ((Stance.SUPPORT, supporting), (Stance.REFUTE, refuting)):
         for number, count in enumerate(counts):
-            atom = Atom(
-                f"{stance.value.lower()}-{number}", f"study-{stance.value[0]}{number}", stance, _TEXT[stance]
-            )
+            atom = Atom(f"{stance.value.lower()}-{number}", f"study-{stance.value[0]}{number}", stance, _TEXT[stance])
             atoms.append(atom)
             for k in range(count):
                 kind = REPRESENTATION_KINDS[(number + k) % len(REPRESENTATION_KINDS)]

@@ -14,13 +14,12 @@ Source: GraphEcho, arXiv:2609.17695, sections 4.1 and 4.2; what the paper leaves
 from __future__ import annotations
 
 import re
-from collections import Counter
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 
-from provgym.envs.provenance import Instance, NodeKind
+from provgym.envs.provenance import NodeKind
 from provgym.envs.walk import Step, StepKind, Walk
 
 Mitigation = Literal["M0", "M1", "M2", "M3"]
@@ -187,15 +186,13 @@ class Presentation:
             return False
         graph = self._walk.instance.graph
         source = graph.node_source[node]
-        return self._config.preview_ids == "shown" or any(
-            graph.node_source[v] == source for v in self._walk.visited
-        )
+        return self._config.preview_ids == "shown" or any(graph.node_source[v] == source for v in self._walk.visited)
 
     def _kind_word(self, node: int) -> str:
         graph = self._walk.instance.graph
         kind = NodeKind(int(graph.node_kind[node]))
         if kind is NodeKind.REPRESENTATION:
-            return graph.routes[graph.node_route[node]].kind
+            return graph.routes[graph.node_route.item(node)].kind
         return kind.name.lower()
 
     def _footer(self) -> str:

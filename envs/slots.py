@@ -12,7 +12,7 @@ from enum import IntEnum
 import numpy as np
 from numpy.typing import NDArray
 
-from provgym.envs.graph_arrays import MAX_NEIGHBOURS, ClaimNodes
+from provgym.envs.graph_arrays import MAX_NEIGHBOURS
 from provgym.envs.presentation import Mitigation
 from provgym.envs.provenance import EvidenceGraph, Instance, NodeKind
 

@@ -177,7 +177,7 @@ class GraphWalkTextEnv(gym.Env[str, str]):
             "budget": walk.budget,
             "budget_left": walk.budget_left,
             "last_step": None if step is None else step.kind.value,
-            "trace": list(self.trace),
+            "trace": [entry.copy() for entry in self.trace],
             "cut_characters": presentation.cut_characters,
             "ending": None if walk.ending is None else walk.ending.value,
             "terms": {},

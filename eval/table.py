@@ -6,6 +6,8 @@ One plain record, :class:`ResultTable`, is rendered for the terminal and as Mark
 from __future__ import annotations
 
 import math
+import os
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -20,6 +22,8 @@ from provgym.eval.probes import Probe
 
 PROBE_COLUMNS = ("accuracy", "balanced_accuracy", "macro_f1")
 MISSING = "-"
+FILE_WIDTH = 160
+"""Characters of a line where tables go to a file or a pipe."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +102,42 @@ def policy_table(
     return ResultTable(title or f"Walk evaluation, {group}", ("policy", *columns), tuple(rows), caption)
 
 
+def metric_table(
+    policies: Mapping[str, Mapping[str, Estimate]],
+    gains: Mapping[str, Estimate],
+    *,
+    prefix: str = "",
+    rows: Sequence[str] = HEADLINE,
+    probes: Sequence[Probe] = (),
+    title: str = "",
+) -> ResultTable:
+    """Return metrics by policies: the narrow form of :func:`policy_table`, for a terminal of 80 columns.
+
+    Args:
+        policies: Column label to metrics.
+        gains: Metric name, with its prefix, to a paired difference; shown in the last column.
+        prefix: ``""`` for the named conditions, ``general_`` for the general ones.
+        rows: Metric names without prefix.
+        probes: Their accuracies stand in the caption.
+        title: Of the table.
+    """
+    cells = [
+        (
+            name,
+            *(_flat_cell(metrics.get(prefix + name)) for metrics in policies.values()),
+            _signed(gains[prefix + name]).replace(" ", "\n", 1) if prefix + name in gains else MISSING,
+        )
+        for name in rows
+    ]
+    sizes = {estimate.n for m in policies.values() if (estimate := m.get(prefix + "accuracy")) is not None}
+    caption = f"n={'/'.join(map(str, sorted(sizes)))} episodes; 95 % cluster-bootstrap intervals over base claims."
+    if probes:
+        caption += " Accuracy without reading evidence, or with one node: "
+        caption += ", ".join(f"{p.name} {p.accuracy:.3f}" for p in probes)
+        caption += ". Below the best of them, accuracy shows no counting."
+    return ResultTable(title, ("metric", *policies, "gain (paired)"), tuple(cells), caption)
+
+
 def condition_table(
     by_condition: Mapping[str, Mapping[str, Estimate]],
     *,
@@ -137,10 +177,50 @@ def endings_table(endings: Mapping[str, Mapping[str, int]], *, title: str = "End
 
 
 def print_tables(tables: Sequence[ResultTable], console: Console | None = None) -> None:
-    """Print tables to a terminal."""
-    shown = console or Console()
+    """Print tables to a terminal; one that is wider than the terminal comes in several parts, no figure is cut.
+
+    Args:
+        tables: What to print, in order.
+        console: Where to; None is standard output, taken to be ``FILE_WIDTH`` wide where it is no terminal.
+    """
+    shown = console or (Console() if sys.stdout.isatty() or "COLUMNS" in os.environ else Console(width=FILE_WIDTH))
     for table in tables:
-        shown.print(table.to_rich())
+        for part in split_to_width(table, shown.width):
+            shown.print(part.to_rich())
+
+
+def split_to_width(table: ResultTable, width: int) -> list[ResultTable]:
+    """Split a table by columns into parts that fit a width; each part repeats the first column.
+
+    Args:
+        table: What to split.
+        width: Characters of a line; a part holds at least one column beside the first, fitting or not.
+
+    Example:
+        >>> table = ResultTable("t", ("policy", "accuracy", "walks"), (("naive", "0.500", "6.0"),))
+        >>> [part.header for part in split_to_width(table, 24)]
+        [('policy', 'accuracy'), ('policy', 'walks')]
+    """
+    columns = list(zip(table.header, *table.rows, strict=True))
+    # A column's longest line, two spaces around it and a border.
+    widths = [max(len(line) for cell in column for line in cell.splitlines() or [""]) + 3 for column in columns]
+    groups: list[list[int]] = []
+    for number in range(1, len(columns)):
+        if groups and 1 + widths[0] + sum(widths[i] for i in (*groups[-1], number)) <= width:
+            groups[-1].append(number)
+        else:
+            groups.append([number])
+    if len(groups) < 2:
+        return [table]
+    return [
+        ResultTable(
+            table.title if part == 0 else f"{table.title} (continued)",
+            tuple(table.header[i] for i in (0, *group)),
+            tuple(tuple(row[i] for i in (0, *group)) for row in table.rows),
+            table.caption if part == len(groups) - 1 else "",
+        )
+        for part, group in enumerate(groups)
+    ]
 
 
 def estimate_cell(estimate: Estimate | None) -> str:
@@ -156,6 +236,11 @@ def estimate_cell(estimate: Estimate | None) -> str:
         return f"{NOT_AVAILABLE}\nn=0"
     interval = f"[{estimate.low:.3f}, {estimate.high:.3f}]" if estimate.has_interval else "no interval"
     return f"{estimate.value:.3f}\n{interval}\nn={estimate.n}"
+
+
+def _flat_cell(estimate: Estimate | None) -> str:
+    """Return a figure and its interval, on two lines."""
+    return estimate_cell(estimate).rsplit("\nn=", 1)[0]
 
 
 def _probe_cell(probe: Probe, column: str) -> str:

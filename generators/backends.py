@@ -70,6 +70,7 @@ class TinySpec(_EngineSpec):
     Attributes:
         name: Shown in tables; None is ``tiny``.
         path: Folder of its weights; None is the shipped warm start.
+        adapter: Folder of a LoRA adapter for these weights, or None.
         temperature: 0 is greedy.
         max_rows: Episodes played at once.
         max_length: Longest episode in tokens; None is the model's limit.
@@ -78,6 +79,7 @@ class TinySpec(_EngineSpec):
 
     kind: Literal["tiny"] = "tiny"
     path: Path | None = None
+    adapter: Path | None = None
 
 
 class _ChatSpec(_EngineSpec):
@@ -167,7 +169,12 @@ def end_ids_of(model: PreTrainedModel) -> tuple[int, ...]:
 
 
 def _tiny_policy(spec: TinySpec) -> Policy:
-    model, tokenizer = load_tiny(spec.path or SHIPPED_TINY)
+    folder = spec.path or SHIPPED_TINY
+    model: PreTrainedModel
+    if spec.adapter is None:
+        model, tokenizer = load_tiny(folder)
+    else:
+        model, tokenizer = load_causal_lm(folder, spec.adapter, "float32")
     engine = HFEngine(model.eval(), max_rows=spec.max_rows, max_length=spec.max_length)
     constraint = TinyConstraint(tokenizer) if spec.constrained else None
     return _play_with(spec, spec.name or "tiny", engine, TinyDialogue(tokenizer), constraint, None)

@@ -30,14 +30,10 @@ def walk(node: str) -> str:
     Returns:
         What is seen there, the walks left and the next moves.
     """  # noqa: D205, D212 - the layout that chat templates' schema readers expect
-    raise NotImplementedError(
-        f"declared for chat templates only; walk({node!r}) is played by the environment"
-    )
+    raise NotImplementedError(f"declared for chat templates only; walk({node!r}) is played by the environment")
 
 
-def stop(
-    support_count: int, refute_count: int, verdict: str, confidence: float, cited_sources: list[str]
-) -> str:
+def stop(support_count: int, refute_count: int, verdict: str, confidence: float, cited_sources: list[str]) -> str:
     """
     End the episode with a judgement of the claim.
 
@@ -89,14 +85,10 @@ def format_action(action: Action, grammar: ActionGrammar) -> str:
         name, arguments = "stop", judgement_fields(action.judgement)
         short = {"stop": arguments}
     else:
-        raise ValueError(
-            f"{action!r} can't be written as an action; expected a walk, or a stop with a judgement"
-        )
+        raise ValueError(f"{action!r} can't be written as an action; expected a walk, or a stop with a judgement")
     if grammar == "json":
         return json.dumps(short, ensure_ascii=False)
-    return (
-        f"<tool_call>\n{json.dumps({'name': name, 'arguments': arguments}, ensure_ascii=False)}\n</tool_call>"
-    )
+    return f"<tool_call>\n{json.dumps({'name': name, 'arguments': arguments}, ensure_ascii=False)}\n</tool_call>"
 
 
 def rewrite_action(text: str, grammar: ActionGrammar) -> str:

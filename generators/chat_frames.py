@@ -141,9 +141,7 @@ def read_frames(
     after_action = one[start + 1]
     same_start = none[:start] == one[:start] == two[:start]
     if not same_start or two[start : start + 2] != one[start : start + 2]:
-        raise renderer.refuse(
-            "rewrites history: earlier turns look different once more turns follow", _WAY_OUT
-        )
+        raise renderer.refuse("rewrites history: earlier turns look different once more turns follow", _WAY_OUT)
     if two[-1] != after_reply or two[start + 3] != after_action:
         raise renderer.refuse("rewrites history: it frames each turn differently", _WAY_OUT)
     _check_header(renderer, generation, one[start])
@@ -187,9 +185,7 @@ def _split(renderer: _Renderer, turns: int, has_system: bool) -> list[str]:
     for mark in marks:
         before, found, text = text.partition(mark)
         if not found or mark in text:
-            raise _LostMessageError(
-                f"the content of message {marks.index(mark)} of {len(marks)} is not there once"
-            )
+            raise _LostMessageError(f"the content of message {marks.index(mark)} of {len(marks)} is not there once")
         gaps.append(before)
     return [*gaps, text]
 
@@ -222,12 +218,8 @@ def _check_reasoning(renderer: _Renderer, has_system: bool, generation: str) -> 
 def _check_tools(renderer: _Renderer, has_system: bool, header: str) -> None:
     """Refuse templates that ignore declared tools or write calls otherwise than our JSON."""
     conversation = renderer.conversation(0, has_system=has_system)
-    if renderer.render(conversation, generate=True) == renderer.render(
-        conversation, generate=True, with_tools=False
-    ):
-        raise renderer.refuse(
-            "declares no tools", "use the json grammar, or pass chat_template=TEXT with tool support"
-        )
+    if renderer.render(conversation, generate=True) == renderer.render(conversation, generate=True, with_tools=False):
+        raise renderer.refuse("declares no tools", "use the json grammar, or pass chat_template=TEXT with tool support")
     expected = format_action(WalkTo(_ACTION), "tool_call").split(_ACTION)[0]
     if not header.endswith(expected):
         raise renderer.refuse(

@@ -77,6 +77,8 @@ def load_causal_lm(
                 f"adapter {adapter} has no effect on {name!r}: every logit is the same without it. It was never "
                 "trained, or its weights are zero; leave it out, or pass require_adapter_effect=False"
             )
+        if not is_trainable:
+            model.requires_grad_(False)  # PEFT leaves the base trainable, and a look without the adapter thaws it
     nn.Module.to(model, target)
     return LoadedModel(model.eval(), tokenizer)
 
@@ -113,7 +115,7 @@ def _with_adapter(
     config = json.loads(config_path.read_text(encoding="utf-8"))
     base = str(config.get("base_model_name_or_path") or "")
     made_for = f"adapter {folder} was made for {base or 'an unnamed model'!r}, not for {name!r}"
-    if check_base and base and Path(base).name.lower() != Path(name).name.lower():
+    if check_base and base and _base_name(base) != _base_name(name):
         raise ValueError(f"{made_for}; load that base model, or pass check_adapter_base=False if they are the same")
     saved = _saved_tensors(folder)
     with warnings.catch_warnings():
@@ -123,10 +125,16 @@ def _with_adapter(
         except (RuntimeError, ValueError) as error:
             raise ValueError(f"{made_for}: {_first_line(error)}") from error
     _check_bound(bound, saved, made_for)
-    if not is_trainable:
-        bound.requires_grad_(False)  # PEFT freezes the adapter, and leaves the base as it was
     result: Any = bound  # PeftModel forwards everything that a PreTrainedModel has
     return result  # type: ignore[no-any-return]
+
+
+def _base_name(name_or_path: str) -> str:
+    """Return a model's name without its owner or folder, also of a path into the Hugging Face cache."""
+    parts = Path(name_or_path).parts
+    if len(parts) >= 3 and parts[-2] == "snapshots":
+        return parts[-3].rpartition("--")[2].lower()
+    return Path(name_or_path).name.lower()
 
 
 def _saved_tensors(folder: Path) -> dict[str, Tensor]:

@@ -36,24 +36,16 @@ class PlainText:
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
         self._tokenizer = copy.deepcopy(tokenizer)
         self._tokenizer.model_max_length = int(1e30)  # length limits are the engine's affair; no warning here
-        added = {
-            token_id: token
-            for token_id, token in tokenizer.added_tokens_decoder.items()
-            if str(token).strip()
-        }
+        added = {token_id: token for token_id, token in tokenizer.added_tokens_decoder.items() if str(token).strip()}
         single = [str(token) for token in added.values() if token.special and len(str(token)) == 1]
         if single:
-            raise ValueError(
-                f"control tokens {single} are single characters: plain text can't be told from them"
-            )
+            raise ValueError(f"control tokens {single} are single characters: plain text can't be told from them")
         self._control = {str(token): token_id for token_id, token in added.items() if len(str(token)) > 1}
         self._control_ids = frozenset(self._control.values())
         self._any_control = _one_of([_pattern(token) for token in added.values() if len(str(token)) > 1])
         # split_special_tokens covers the special ones; other added tokens (<tool_call>, <think>) are cut
         # apart by us.
-        self._unsplit = _one_of(
-            [re.escape(str(t)) for t in added.values() if not t.special and len(str(t)) > 1]
-        )
+        self._unsplit = _one_of([re.escape(str(t)) for t in added.values() if not t.special and len(str(t)) > 1])
         self._unk = -1 if tokenizer.unk_token_id is None else int(tokenizer.unk_token_id)
         self._encode_piece = lru_cache(maxsize=CACHED_PIECES)(self._encode_uncached)
         self.is_piecewise = self._pieces_agree()
@@ -109,9 +101,7 @@ class PlainText:
 
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of ids, control tokens shown as they are written."""
-        return str(
-            self._tokenizer.decode(list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False)
-        )
+        return str(self._tokenizer.decode(list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False))
 
     def _encode_uncached(self, text: str) -> tuple[int, ...]:
         match = self._unsplit.search(text)

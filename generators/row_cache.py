@@ -27,9 +27,7 @@ class RowCache(Cache):
         ValueError: If a layer of the model is not full attention.
     """
 
-    def __init__(
-        self, config: PretrainedConfig, num_rows: int, device: torch.device, dtype: torch.dtype
-    ) -> None:
+    def __init__(self, config: PretrainedConfig, num_rows: int, device: torch.device, dtype: torch.dtype) -> None:
         kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
         if kinds != {"full_attention"}:
             raise ValueError(

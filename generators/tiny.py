@@ -59,7 +59,7 @@ def build_tokenizer() -> PreTrainedTokenizerFast:
         )
     )
     tokenizer.pre_tokenizer = pre_tokenizers.Split(
-        Regex(r"[+-]?\d+(?:\.\d+)?(?!\w)|\w+|[^\w\s]"), behavior="removed", invert=True
+        Regex(r"[+-]?\d+(?:\.\d+)?(?!\w)|x(?=\d+(?!\w))|\w+|[^\w\s]"), behavior="removed", invert=True
     )
     tokenizer.decoder = decoders.WordPiece(prefix=CONTINUED, cleanup=False)
     return PreTrainedTokenizerFast(
@@ -127,9 +127,7 @@ class TinyDialogue:
     def _id(self, token: str) -> int:
         found = self._tokenizer.convert_tokens_to_ids(token)
         if not isinstance(found, int) or (token != UNK and found == self._tokenizer.unk_token_id):
-            raise ValueError(
-                f"the tokenizer has no token {token!r}; the tiny dialogue needs the tiny tokenizer"
-            )
+            raise ValueError(f"the tokenizer has no token {token!r}; the tiny dialogue needs the tiny tokenizer")
         return found
 
     def _encode_uncached(self, line: str) -> tuple[int, ...]:
@@ -178,8 +176,6 @@ def load_tiny(path: str | Path) -> tuple[LlamaForCausalLM, PreTrainedTokenizerBa
     """
     folder = Path(path)
     if not (folder / "config.json").is_file():
-        raise FileNotFoundError(
-            f"{folder} holds no tiny policy (no config.json); run `provgym warm-start` to make one"
-        )
+        raise FileNotFoundError(f"{folder} holds no tiny policy (no config.json); run `provgym warm-start` to make one")
     model = LlamaForCausalLM.from_pretrained(folder, local_files_only=True, dtype=torch.float32)
     return model, AutoTokenizer.from_pretrained(folder, local_files_only=True)

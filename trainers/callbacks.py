@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,54 +12,40 @@ from tqdm.auto import tqdm
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from provgym.eval.metrics import mean_of_finite
-from provgym.trainers.checkpoints import mark_complete
+from provgym.trainers.checkpoints import Origin, mark_complete, prune_checkpoints
+from provgym.trainers.step_record import RunStopped, StepRecord
 from provgym.trainers.tracking import Tracker
-from provgym.trainers.trl_bridge import StepRecord
 
 STEPS_UNTIL_CHANGE = 5
 """A trainable weight must have changed after this many steps that had something to teach."""
 
 
 class StepGuard(TrainerCallback):
-    """Skips steps with a non-finite gradient, and stops a run whose weights do not move."""
+    """Stops a run whose weights do not move."""
 
-    def __init__(self, record: Any) -> None:
-        self._record = record
-        self.skipped_steps = 0
+    def __init__(self, record: Callable[[], StepRecord], group_size: int) -> None:
+        self._record, self._group_size = record, group_size
         self._start: list[torch.Tensor] | None = None
         self._teaching_steps = 0
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Refuse a model without trainable weights, and remember where they start."""
-        trainable = [p for p in kwargs["model"].parameters() if p.requires_grad]
-        if not trainable:
-            raise ValueError("the model has no trainable parameter; set lora, or leave its weights unfrozen")
-        self._start = [p.detach().clone() for p in trainable]
-
-    def on_pre_optimizer_step(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        """Drop the gradient of a step if any part of it is not finite; the optimiser then changes nothing."""
-        parameters = [p for p in kwargs["model"].parameters() if p.grad is not None]
-        norms = torch._foreach_norm([p.grad for p in parameters]) if parameters else []
-        if norms and not bool(torch.isfinite(torch.stack([n.float() for n in norms])).all()):
-            self.skipped_steps += 1
-            for parameter in parameters:
-                parameter.grad = None
+        """Remember where the trainable weights start."""
+        self._start = [p.detach().clone() for p in kwargs["model"].parameters() if p.requires_grad]
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Stop the run if nothing has changed after several steps that had a gradient."""
         if self._start is None:
             return
-        record: StepRecord = self._record()
-        self._teaching_steps += record.zero_spread_groups < len(set(record.rows))
+        record = self._record()
+        groups = len(record.records) // self._group_size
+        self._teaching_steps += record.zero_spread_groups < groups and not record.is_skipped
         if self._teaching_steps < STEPS_UNTIL_CHANGE:
             return
         now = [p for p in kwargs["model"].parameters() if p.requires_grad]
         if all(torch.equal(a, b.detach()) for a, b in zip(self._start, now, strict=True)):
-            raise RuntimeError(
+            raise RunStopped(
                 f"no trainable weight changed in {self._teaching_steps} steps that had something to learn; check "
                 "lora.target_modules and optim.learning_rate"
             )
@@ -69,8 +55,16 @@ class StepGuard(TrainerCallback):
 class Recorder(TrainerCallback):
     """Logs every step's figures and now and then whole episodes; shows progress."""
 
-    def __init__(self, tracker: Tracker, record: Any, guard: StepGuard, *, episodes_every: int, shows: bool) -> None:
-        self._tracker, self._record, self._guard = tracker, record, guard
+    def __init__(
+        self,
+        tracker: Tracker,
+        record: Callable[[], StepRecord],
+        *,
+        group_size: int,
+        episodes_every: int,
+        shows: bool,
+    ) -> None:
+        self._tracker, self._record, self._group_size = tracker, record, group_size
         self._episodes_every, self._shows = episodes_every, shows
         self._bar: tqdm[Any] | None = None
 
@@ -86,20 +80,20 @@ class Recorder(TrainerCallback):
         logs: Mapping[str, Any] = kwargs["logs"]
         if "loss" not in logs:
             return
-        record: StepRecord = self._record()
+        record = self._record()
         values: dict[str, float | int | None] = {
             f"train/{k}": v for k, v in logs.items() if isinstance(v, int | float) and k != "epoch"
         }
         values |= step_figures(record)
-        values["train/skipped_steps"] = self._guard.skipped_steps
-        self._tracker.log(state.global_step, values)
-        if state.global_step % self._episodes_every == 0:
+        is_new = self._tracker.log(state.global_step, values, instances=record.instances(self._group_size))
+        if is_new and state.global_step % self._episodes_every == 0:
             shown = record.episodes[:8]
             self._tracker.log_episodes(state.global_step, shown, [f["reward"] for f in record.facts[: len(shown)]])
         if self._bar is not None:
             self._bar.update(state.global_step - self._bar.n)
             keys = ("reward", "accuracy", "echo_rate", "source_recall")
-            self._bar.set_postfix({k: f"{values[f'rollout/{k}']:.2f}" for k in keys if values.get(f"rollout/{k}")})
+            known = {k: values.get(f"rollout/{k}") for k in keys}
+            self._bar.set_postfix({k: f"{v:.2f}" for k, v in known.items() if v is not None})
 
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -110,23 +104,18 @@ class Recorder(TrainerCallback):
 
 
 class CheckpointMarker(TrainerCallback):
-    """Marks a checkpoint whole once everything in it is written."""
+    """Marks a checkpoint whole once everything in it is written, then deletes those that are no longer kept."""
 
-    def __init__(self, folder: Path, config_hash: str, wandb_id: str, *, is_main: bool) -> None:
-        self._folder, self._config_hash, self._wandb_id, self._is_main = (
-            folder,
-            config_hash,
-            wandb_id,
-            is_main,
-        )
+    def __init__(self, folder: Path, origin: Origin, *, keep: int, is_main: bool) -> None:
+        self._folder, self._origin, self._keep, self._is_main = folder, origin, keep, is_main
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Write the marker; other processes have written their random state by now."""
         if torch.distributed.is_available() and torch.distributed.is_initialized():
             torch.distributed.barrier()
         if self._is_main:
-            path = self._folder / f"checkpoint-{state.global_step}"
-            mark_complete(path, state.global_step, self._config_hash, self._wandb_id)
+            mark_complete(self._folder / f"checkpoint-{state.global_step}", state.global_step, self._origin)
+            prune_checkpoints(self._folder, self._keep)
 
 
 def step_figures(record: StepRecord) -> dict[str, float | int | None]:
@@ -139,5 +128,6 @@ def step_figures(record: StepRecord) -> dict[str, float | int | None]:
     figures["rollout/episodes"] = len(record.facts)
     figures["rollout/unscored"] = int(sum(math.isnan(t) for t in record.totals))
     figures["rollout/zero_spread_groups"] = record.zero_spread_groups
+    figures["train/skipped_steps"] = int(record.is_skipped)
     figures["time/rollout_s"] = record.rollout_s
     return figures

@@ -11,15 +11,29 @@ import math
 import re
 import shutil
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from provgym.eval.run_files import write_json_atomic
 
 MARKER = "provgym_complete.json"
 _NAME = re.compile(r"checkpoint-(\d+)")
+
+
+class Origin(NamedTuple):
+    """What a checkpoint belongs to.
+
+    Attributes:
+        config_hash: Of the configuration that made it.
+        wandb_id: W&B run id.
+        world_size: Processes that trained; each has a random state of its own in the checkpoint.
+    """
+
+    config_hash: str
+    wandb_id: str
+    world_size: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,44 +43,45 @@ class Checkpoint:
     Attributes:
         step: Optimiser steps done.
         path: Its folder.
-        config_hash: Hash of the configuration that made it.
-        wandb_id: W&B run id that it belongs to.
+        origin: What it belongs to.
     """
 
     step: int
     path: Path
-    config_hash: str
-    wandb_id: str
+    origin: Origin
 
 
-def mark_complete(path: Path, step: int, config_hash: str, wandb_id: str) -> None:
-    """Declare a checkpoint folder whole."""
-    write_json_atomic(path / MARKER, {"step": step, "config_hash": config_hash, "wandb_id": wandb_id})
+def mark_complete(path: Path, step: int, origin: Origin) -> None:
+    """Declare a checkpoint folder whole, as it lies there: every file with its size."""
+    sizes = {f.relative_to(path).as_posix(): f.stat().st_size for f in sorted(path.rglob("*")) if f.is_file()}
+    write_json_atomic(path / MARKER, {"step": step, **origin._asdict(), "file_sizes": sizes})
 
 
 def whole_checkpoints(folder: Path) -> list[Checkpoint]:
     """Return the whole checkpoints of a run, oldest first, by step number (step_1000 comes after step_900)."""
-    found = []
-    for path in folder.glob("checkpoint-*"):
-        name = _NAME.fullmatch(path.name)
-        marker = path / MARKER
-        if name and marker.is_file():
-            data = json.loads(marker.read_text(encoding="utf-8"))
-            found.append(Checkpoint(int(name.group(1)), path, data["config_hash"], data["wandb_id"]))
-    return sorted(found, key=lambda c: c.step)
+    found = [_read(path) for path in folder.glob("checkpoint-*")]
+    return sorted((c for c in found if c is not None), key=lambda c: c.step)
 
 
-def find_resume_point(folder: Path, config_hash: str) -> Checkpoint | None:
+def find_resume_point(folder: Path, config_hash: str, changes: Sequence[str] = ()) -> Checkpoint | None:
     """Return the newest whole checkpoint, after clearing away half-written ones.
 
     Args:
         folder: Where the run's checkpoints lie.
         config_hash: Of the configuration that wants to resume.
+        changes: What is known to have changed in it, one ``key: old -> new`` each, for the message.
 
     Raises:
         ValueError: If the newest checkpoint was made under another configuration.
     """
     whole = whole_checkpoints(folder)
+    if whole and whole[-1].origin.config_hash != config_hash:
+        what = "; changed: " + ", ".join(changes) if changes else ""
+        raise ValueError(
+            f"{whole[-1].path} was made under configuration {whole[-1].origin.config_hash}, this run has "
+            f"{config_hash}{what}. An exact resume needs the same configuration: choose another name, or start over "
+            "with --fresh"
+        )
     names = {c.path.name for c in whole}
     for path in sorted(folder.glob("checkpoint-*")):
         if _NAME.fullmatch(path.name) and path.name not in names:
@@ -76,14 +91,31 @@ def find_resume_point(folder: Path, config_hash: str) -> Checkpoint | None:
                 stacklevel=2,
             )
             shutil.rmtree(path)
-    if not whole:
+    return whole[-1] if whole else None
+
+
+def prune_checkpoints(folder: Path, keep: int) -> None:
+    """Delete all but the newest ``keep`` whole checkpoints; -1 keeps all.
+
+    A kill in the middle leaves a folder without marker, never one that looks whole.
+    """
+    if keep == -1:
+        return
+    for checkpoint in whole_checkpoints(folder)[: -max(1, keep)]:
+        (checkpoint.path / MARKER).unlink()
+        shutil.rmtree(checkpoint.path)
+
+
+def _read(path: Path) -> Checkpoint | None:
+    """Return the checkpoint in a folder; None if it is not one, or files are missing or cut."""
+    name, marker = _NAME.fullmatch(path.name), path / MARKER
+    if not name or not marker.is_file():
         return None
-    if whole[-1].config_hash != config_hash:
-        raise ValueError(
-            f"{whole[-1].path} was made under configuration {whole[-1].config_hash}, this run has {config_hash}: "
-            "an exact resume needs the same configuration; choose another name, or delete the run's folder"
-        )
-    return whole[-1]
+    data = json.loads(marker.read_text(encoding="utf-8"))
+    for file, size in data["file_sizes"].items():
+        if not (path / file).is_file() or (path / file).stat().st_size != size:
+            return None
+    return Checkpoint(int(name.group(1)), path, Origin(data["config_hash"], data["wandb_id"], data["world_size"]))
 
 
 def choose_checkpoint(scores: Mapping[int, float], direction: Literal["max", "min"]) -> int:

@@ -48,6 +48,28 @@ def dump_config(config: BaseModel) -> str:
     return text
 
 
+def changed_keys(path: Path, config: BaseModel, *, except_for: Sequence[str] = ()) -> list[str]:
+    """Return what differs between a saved resolved configuration and ``config``, as ``key: old -> new``.
+
+    Args:
+        path: A file that :func:`dump_config` wrote; nothing is known to differ from one that isn't there.
+        config: The configuration now.
+        except_for: Top keys that may differ.
+    """
+    if not path.is_file():
+        return []
+    old, new = _flat(_read_yaml(path)), _flat(config.model_dump(mode="json"))
+    keys = [k for k in dict.fromkeys((*old, *new)) if k.split(".")[0] not in except_for]
+    return [f"{k}: {old.get(k)!r} -> {new.get(k)!r}" for k in keys if old.get(k) != new.get(k)]
+
+
+def _flat(data: Any, prefix: str = "") -> dict[str, Any]:
+    if isinstance(data, dict | list) and data:
+        pairs = data.items() if isinstance(data, dict) else enumerate(data)
+        return {k: v for key, value in pairs for k, v in _flat(value, f"{prefix}{key}.").items()}
+    return {prefix.removesuffix("."): data}
+
+
 def _read_yaml(path: Path) -> dict[str, Any]:
     if not path.is_file():
         near = difflib.get_close_matches(path.name, [p.name for p in path.parent.glob("*.yaml")], n=3)

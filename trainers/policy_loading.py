@@ -29,11 +29,15 @@ def load_trainable(config: ModelConfig) -> TrainablePolicy:
         FileNotFoundError: If a model or adapter is missing; the message says how to get it.
         ValueError: If an adapter was made for another base model, or the chat template drops history.
     """
+    from provgym.generators.hf import load_causal_lm
+
     if config.kind == "tiny":
-        model, tokenizer = load_tiny(Path(config.path) if config.path else SHIPPED_TINY)
+        folder = Path(config.path) if config.path else SHIPPED_TINY
+        model, tokenizer = load_tiny(folder)
+        if config.adapter is not None:
+            model = load_causal_lm(folder, adapter=config.adapter, dtype="float32", device="cpu", is_trainable=True).model
         return TrainablePolicy("tiny", model, tokenizer, TinyDialogue(tokenizer))
     from provgym.generators.chat import ChatDialogue
-    from provgym.generators.hf import load_causal_lm
     from provgym.generators.smollm2 import convert_smollm2
 
     path = str(convert_smollm2()) if config.kind == "smollm2" else str(config.path)

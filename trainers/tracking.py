@@ -8,8 +8,10 @@ replayed identically by the exact resume and skipped. Offline, one W&B run id ha
 from __future__ import annotations
 
 import json
+import math
 import os
 import secrets
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -17,10 +19,11 @@ from typing import Any, Self
 
 from provgym.eval.run_files import write_json_atomic
 from provgym.generators.episode import Episode
-from provgym.generators.json_lines import BadLine, atomic_file, read_json_lines
+from provgym.generators.json_lines import BadLine, atomic_file, dump_json_line, read_json_lines
 from provgym.trainers.papt_config import TrackingConfig
 
 STEP_KEY = "step"
+_IDENTITY = "wandb_run.json"
 EPISODE_COLUMNS = (
     "step",
     "instance",
@@ -41,7 +44,9 @@ class Tracker:
         run_dir: The run's folder.
         config: W&B mode, project and how often.
         resolved: The run's resolved configuration, shown in W&B.
-        run_id: W&B run id to go on with; None begins a new one.
+        training_hash: Of the configuration; a run that was killed before its first checkpoint goes on under its id if
+            this is still the same.
+        run_id: W&B run id of the checkpoint that the run resumes from; None when it starts from the beginning.
         is_main: False makes every call do nothing.
     """
 
@@ -51,10 +56,12 @@ class Tracker:
         config: TrackingConfig,
         resolved: Mapping[str, Any],
         *,
+        training_hash: str,
         run_id: str | None,
         is_main: bool,
     ) -> None:
-        self.run_id = run_id or secrets.token_hex(4)
+        known_id = run_id or _earlier_run_id(run_dir, training_hash)
+        self.run_id = known_id or secrets.token_hex(4)
         self._path = run_dir / "metrics.jsonl"
         self._is_main = is_main
         self._last_step = -1
@@ -62,25 +69,44 @@ class Tracker:
         if not is_main:
             return
         run_dir.mkdir(parents=True, exist_ok=True)
-        self._last_step = _last_logged_step(self._path) if run_id is not None else -1
-        if run_id is None:
+        if known_id is None:
             self._path.unlink(missing_ok=True)
-        write_json_atomic(run_dir / "wandb_run.json", {"run_id": self.run_id, "mode": config.wandb})
+        self._last_step = _last_logged_step(self._path)
+        identity = {"run_id": self.run_id, "mode": config.wandb, "training_hash": training_hash}
+        write_json_atomic(run_dir / _IDENTITY, identity)
         if config.wandb != "disabled":
             self._wandb = _start_wandb(run_dir, config, resolved, self.run_id)
 
-    def log(self, step: int, values: Mapping[str, float | int | None]) -> None:
-        """Log one step's figures; a step that is already on file is left alone."""
+    def log(self, step: int, values: Mapping[str, float | int | None], *, instances: Sequence[str] = ()) -> bool:
+        """Log one step's figures; a step that is already on file is left alone.
+
+        Args:
+            step: Optimiser steps done, this one included.
+            values: Name to figure; what is not finite is written as null.
+            instances: Ids of the instances that the step walked; on file only.
+
+        Returns:
+            Whether the step was new.
+
+        Raises:
+            OSError: If the disk is full; a note on the error says what to do.
+        """
         if not self._is_main or step <= self._last_step:
-            return
-        row = {STEP_KEY: step, **values}
-        with self._path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(row) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
+            return False
+        figures = {k: v if v is not None and math.isfinite(v) else None for k, v in values.items()}
+        row = {STEP_KEY: step, **figures, **({"instances": list(instances)} if instances else {})}
+        try:
+            with self._path.open("ab") as file:
+                file.write(dump_json_line(row))
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            error.add_note(f"{self._path} could not be written; free space, then give the same command again")
+            raise
         self._last_step = step
         if self._wandb is not None:
-            self._wandb.log({k: v for k, v in row.items() if v is not None})
+            self._wandb.log({STEP_KEY: step} | {k: v for k, v in figures.items() if v is not None})
+        return True
 
     def log_episodes(self, step: int, episodes: Sequence[Episode], rewards: Sequence[float]) -> None:
         """Log whole episodes, with the provenance of every step, as a W&B table."""
@@ -107,8 +133,16 @@ class Tracker:
 
 
 def _start_wandb(run_dir: Path, config: TrackingConfig, resolved: Mapping[str, Any], run_id: str) -> Any:
-    import wandb
-
+    """Begin W&B's part; without the package there is none, and one warning says so."""
+    try:
+        import wandb
+    except ImportError as error:
+        warnings.warn(
+            f"Weights & Biases can't be imported ({error}): the run is logged to {run_dir / 'metrics.jsonl'} only. "
+            "`pip install wandb` adds it, tracking.wandb: disabled silences this",
+            stacklevel=3,
+        )
+        return None
     os.environ.setdefault("WANDB_SILENT", "true")
     run = wandb.init(
         id=run_id,
@@ -124,6 +158,15 @@ def _start_wandb(run_dir: Path, config: TrackingConfig, resolved: Mapping[str, A
     run.define_metric(STEP_KEY)
     run.define_metric("*", step_metric=STEP_KEY)
     return run
+
+
+def _earlier_run_id(run_dir: Path, training_hash: str) -> str | None:
+    """Return the id under which an earlier start of this very run logged, if there was one."""
+    path = run_dir / _IDENTITY
+    if not path.is_file():
+        return None
+    identity = json.loads(path.read_text(encoding="utf-8"))
+    return str(identity["run_id"]) if identity.get("training_hash") == training_hash else None
 
 
 def _last_logged_step(path: Path) -> int:
@@ -159,7 +202,7 @@ def _episode_row(step: int, episode: Episode, reward: float) -> list[Any]:
         episode.outcome.ending.value,
         None if judgement is None else judgement.verdict.value,
         episode.outcome.gold.value,
-        reward,
+        None if math.isnan(reward) else reward,
         provenance,
         transcript,
     ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 
 from provgym.envs.provenance import Instance
 from provgym.generators.claim_files import read_claims
@@ -86,18 +87,14 @@ class TrainingRows:
     def instance(self, row: int) -> Instance:
         """Return the instance of a row.
 
-        Claims come in a new order each epoch; conditions alternate so that each has an equal part.
+        Every claim comes once in an epoch, in a new order each time; conditions have equal parts.
         """
         epoch, place = divmod(row, self.pool.num_train)
-        seed = self.config.seed
+        seed, data = self.config.seed, self.config.data
         order = derive_rng(seed, Purpose.TRAINING_MIX, 0, epoch).permutation(self.pool.num_train)
-        rng = derive_rng(seed, Purpose.TRAINING_MIX, 1, row)
-        data = self.config.data
-        names = data.conditions
-        is_general = not names or float(rng.random()) < data.general_share
-        condition = GENERAL if is_general else names[int(rng.integers(len(names)))]
+        names = _conditions_of_epoch(seed, epoch, self.pool.num_train, data.general_share, data.conditions)
         # Draw 0.. are the evaluation's draws of general conditions; training draws are numbered apart from them.
-        return self.pool.draw(int(order[place]), condition, 1_000 + epoch)
+        return self.pool.draw(int(order[place]), names[place], 1_000 + epoch)
 
     def task(self, row: int, member: int) -> EpisodeTask:
         """Return the episode of one group member; presentation and budget are the group's, sampling its own."""
@@ -112,3 +109,19 @@ class TrainingRows:
             sampling_seed=derive_seed(config.seed, Purpose.SAMPLING, SPLIT_NUMBERS["train"], row, member),
             member=member,
         )
+
+
+@lru_cache(maxsize=64)
+def _conditions_of_epoch(
+    seed: int, epoch: int, count: int, general_share: float, names: tuple[str, ...]
+) -> tuple[str, ...]:
+    """Return the conditions of an epoch's ``count`` rows: the general share, and equal parts of the named ones.
+
+    What does not divide evenly is carried into the next epoch, so that the parts stay equal in the long run.
+    """
+    before, after = (round(e * count * (general_share if names else 1.0)) for e in (epoch, epoch + 1))
+    general = after - before
+    first = epoch * count - before  # named rows of earlier epochs
+    slots = [GENERAL] * general + [names[(first + i) % len(names)] for i in range(count - general)]
+    order = derive_rng(seed, Purpose.TRAINING_MIX, 1, epoch).permutation(count)
+    return tuple(slots[i] for i in order)

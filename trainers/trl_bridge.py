@@ -12,15 +12,15 @@ import math
 import os
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 from accelerate.utils import gather_object
 from datasets import Dataset
 from peft import LoraConfig
+from safetensors import SafetensorError
+from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallback
 
 from provgym.generators.engine import Engine
@@ -28,8 +28,8 @@ from provgym.generators.episode import Episode, EpisodeTask
 from provgym.generators.hf_engine import HFEngine
 from provgym.rewards.advantages import group_advantages
 from provgym.rewards.outcome import Ending
-from provgym.rewards.rubric import Score
 from provgym.trainers.papt_config import GenerationConfig, PaptConfig
+from provgym.trainers.step_record import RunStopped, StepRecord, check_step, record_episode
 from provgym.trainers.training_rows import TrainingRows
 
 if TYPE_CHECKING:
@@ -42,25 +42,11 @@ from trl import GRPOConfig, GRPOTrainer  # noqa: E402 - the variable above must 
 Play = Callable[[PreTrainedModel, Sequence[EpisodeTask]], list[Episode]]
 
 
-@dataclass
-class StepRecord:
-    """What one optimiser step's roll-out came to, over all processes.
+MAX_LOG_RATIO = 10.0
+"""Largest log-ratio of reference to policy that the KL term sees (ours): exp of more overflows, even under a mask."""
 
-    Attributes:
-        rows: Row numbers of this process's episodes, group members adjacent.
-        episodes: This process's episodes.
-        totals: (B*G,) rewards over all processes; NaN = not scored.
-        facts: One mapping per episode over all processes: terms, ending, counts, tokens.
-        zero_spread_groups: Groups that taught nothing.
-        rollout_s: Seconds of this process's roll-out.
-    """
-
-    rows: list[int] = field(default_factory=list)
-    episodes: list[Episode] = field(default_factory=list)
-    totals: np.ndarray[Any, np.dtype[np.float64]] = field(default_factory=lambda: np.zeros(0))
-    facts: list[dict[str, float]] = field(default_factory=list)
-    zero_spread_groups: int = 0
-    rollout_s: float = 0.0
+MAX_SAMPLING_GAP = 0.1
+"""Largest mean difference, in nats a token, between sampled log-probabilities and the trainer's (ours)."""
 
 
 class PaptTrainer(GRPOTrainer):
@@ -74,6 +60,9 @@ class PaptTrainer(GRPOTrainer):
         play: Plays tasks with the model as it is now; returns episodes in order, with tokens.
         lora: Adapter settings, or None to train all weights (or an adapter the model already has).
         callbacks: Further callbacks.
+
+    Raises:
+        ValueError: If no weight of the model is trainable.
     """
 
     def __init__(
@@ -88,7 +77,10 @@ class PaptTrainer(GRPOTrainer):
         output_dir: Path,
         callbacks: Sequence[TrainerCallback] = (),
     ) -> None:
+        if lora is None and not any(p.requires_grad for p in model.parameters()):
+            raise ValueError("the model has no trainable parameter; set lora, or leave its weights unfrozen")
         self._papt, self._training_rows, self._play = config, rows, play
+        self._loss_inputs: dict[str, Any] | None = None
         self.last_step = StepRecord()
         super().__init__(
             model=model,
@@ -126,65 +118,134 @@ class PaptTrainer(GRPOTrainer):
 
     def _reward(self, prompts: list[str], **_: Any) -> list[float | None]:
         """Score the episodes just played; None = not scored."""
-        record = self.last_step
+        step = self.last_step
         scores = [
             self._papt.phase_of_step(self._training_rows.step_of(row)).rubric().score(episode.outcome)
-            for row, episode in zip(record.rows, record.episodes, strict=True)
+            for row, episode in zip(step.rows, step.episodes, strict=True)
         ]
-        local = [(s.total, episode_facts(e, s)) for s, e in zip(scores, record.episodes, strict=True)]
-        everything = gather_object(local)
-        record.totals = np.array([total for total, _ in everything], dtype=np.float64)
-        record.facts = [facts for _, facts in everything]
-        return [None if math.isnan(total) else total for total, _ in local]
+        local = [record_episode(e, s) for s, e in zip(scores, step.episodes, strict=True)]
+        step.records = gather_object(local)
+        check_step(
+            self.state.global_step + 1,
+            step.records,
+            max_length=self._papt.generation.max_length,
+            warns=self.accelerator.is_main_process,
+        )
+        return [None if math.isnan(record.total) else record.total for record in local]
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
         output: dict[str, Any] = super()._generate_and_score_completions(inputs)
-        record = self.last_step
+        step = self.last_step
         result = group_advantages(
-            record.totals,
+            step.totals,
             self._papt.optim.group_size,
             scale_by_std=self._papt.optim.scale_advantages,
             epsilon=1e-4,
         )
-        record.zero_spread_groups = result.zero_spread_groups
+        step.zero_spread_groups = result.zero_spread_groups
         start = self.accelerator.process_index * len(inputs)
         local = result.values[start : start + len(inputs)]
-        output["advantages"] = torch.tensor(local, dtype=torch.float32, device=output["prompt_ids"].device)
+        device = output["prompt_ids"].device
+        output["advantages"] = torch.tensor(local, dtype=torch.float32, device=device)
+        output["row_weight"] = torch.tensor(step.row_weight, device=device)
         return output
 
+    def compute_loss(
+        self, model: nn.Module, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
+    ) -> Tensor:
+        """Return TRL's loss of a micro-batch, such that what is left out doesn't count in its normaliser.
 
-def episode_facts(episode: Episode, score: Score) -> dict[str, float]:
-    """Return what is logged of one training episode; NaN where an episode is not scored."""
-    outcome, tokens = episode.outcome, episode.tokens
-    facts = {f"reward/{name}": value for name, value in score.terms.items()}
-    facts["reward"] = score.total
-    if not score.is_scored:
-        return facts | {"ending/error": 1.0}
-    facts |= {f"ending/{ending.value}": float(outcome.ending is ending) for ending in Ending}
-    facts["accuracy"] = float(outcome.is_correct)
-    facts["echo_rate"] = outcome.echoes / max(1, outcome.walks)
-    facts["source_recall"] = outcome.acquired / outcome.available if outcome.available else math.nan
-    facts["walks"] = float(outcome.walks)
-    facts["invalid_actions"] = float(outcome.invalid_actions)
-    facts["connector_moves"] = float(outcome.connector_moves)
-    if tokens is not None:
-        facts["tokens/sampled"] = float(tokens.sampled)
-        facts["tokens/world"] = float(len(tokens.prompt_ids) + len(tokens.completion_ids) - tokens.sampled)
-    return facts
+        ``dapo`` divides by the trained tokens of the whole step. ``grpo`` and ``dr_grpo`` divide by rows: without the
+        weight, a row whose every token is masked would shrink the others.
+        """
+        self._loss_inputs = inputs
+        try:
+            loss: Tensor = super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
+        finally:
+            self._loss_inputs = None
+        return loss * inputs["row_weight"] if self.loss_type in ("grpo", "dr_grpo") else loss
+
+    def _get_per_token_logps_and_entropies(self, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor | None, Any]:
+        found: tuple[Tensor, Tensor | None, Any] = super()._get_per_token_logps_and_entropies(*args, **kwargs)
+        if self._loss_inputs is not None:
+            self._look_at_logprobs(found[0].detach(), self._loss_inputs)
+        return found
+
+    def _look_at_logprobs(self, logprobs: Tensor, inputs: dict[str, Any]) -> None:
+        """Bound the reference against the policy's log-probabilities, (B, T), and compare these with the sampled ones.
+
+        Raises:
+            RunStopped: If the policy that sampled is not the one that is trained.
+        """
+        if "ref_per_token_logps" in inputs:
+            # Masked tokens too: TRL multiplies by the mask after exp, and inf times 0 is NaN.
+            inputs["ref_per_token_logps"] = torch.minimum(inputs["ref_per_token_logps"], logprobs + MAX_LOG_RATIO)
+        mask = inputs["completion_mask"] * inputs["tool_mask"]
+        differences = (logprobs - inputs["sampling_per_token_logps"]).abs().nan_to_num(0.0)  # (B, T); vLLM may lack some
+        gap = (differences * mask).sum() / mask.sum().clamp(min=1)
+        self._metrics["train"]["sampling_gap"].append(gap.item())
+        if gap > MAX_SAMPLING_GAP:
+            raise RunStopped(
+                f"step {self.state.global_step + 1}: the log-probabilities of the sampled tokens differ from the "
+                f"trainer's by {gap.item():.3f} nats a token, at most {MAX_SAMPLING_GAP} is expected: the engine does "
+                "not sample from the weights that are trained (an adapter that never reached it, or another "
+                "temperature or precision)"
+            )
+
+    def _clip_grad_norm(self, model: nn.Module) -> Any:
+        """Clip; a gradient whose norm is not finite is dropped, so that the optimiser changes nothing in this step."""
+        norm = super()._clip_grad_norm(model)
+        if isinstance(norm, Tensor) and not bool(torch.isfinite(norm)):
+            for parameter in model.parameters():
+                parameter.grad = None
+            self.last_step.is_skipped = True
+        return norm
+
+    def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
+        try:
+            super()._save_checkpoint(model, trial)
+        except (
+            OSError,
+            RuntimeError,
+            SafetensorError,
+        ) as error:  # torch and safetensors wrap a full disk each their way
+            raise OSError(
+                f"checkpoint {self.state.global_step} could not be written to {self.args.output_dir}: {error}; free "
+                "space there, then give the same command again: it goes on from the checkpoint before"
+            ) from error
 
 
 def _tokens_of(
     episode: Episode, *, tokenizer_eos: int
 ) -> tuple[Sequence[int], Sequence[int], Sequence[int], Sequence[float]]:
-    """Return prompt, completion, mask and log-probabilities; an episode that failed before its first token gets one
-    masked end token, because TRL needs a completion.
+    """Return prompt, completion, mask and log-probabilities.
+
+    An episode that ended in ``error`` is masked throughout: its tokens must count neither in the loss nor in what the
+    loss is divided by. One that failed before its first token gets one masked end token: TRL needs a completion.
     """
     tokens = episode.tokens
     if tokens is None:
         raise ValueError(f"episode of {episode.instance_id!r} has no token ids; a scripted policy cannot be trained")
     if not tokens.completion_ids:
         return tokens.prompt_ids, (tokenizer_eos,), (0,), (0.0,)
-    return tokens.prompt_ids, tokens.completion_ids, tokens.mask, tokens.logprobs
+    is_scored = episode.outcome.ending is not Ending.ERROR
+    mask = tokens.mask if is_scored else (0,) * len(tokens.mask)
+    return tokens.prompt_ids, tokens.completion_ids, mask, tokens.logprobs
+
+
+def lora_config(config: PaptConfig) -> LoraConfig | None:
+    """Return PEFT's settings of a new adapter; None to train all weights, or an adapter that the model brings."""
+    lora = config.lora
+    if lora is None or config.model.adapter is not None:
+        return None
+    targets = lora.target_modules
+    return LoraConfig(
+        r=lora.r,
+        lora_alpha=lora.alpha,
+        lora_dropout=lora.dropout,
+        target_modules=targets if isinstance(targets, str) else list(targets),
+        task_type="CAUSAL_LM",
+    )
 
 
 def grpo_config(config: PaptConfig, output_dir: Path) -> GRPOConfig:
@@ -235,7 +296,7 @@ def grpo_config(config: PaptConfig, output_dir: Path) -> GRPOConfig:
         logging_steps=1,
         save_strategy="steps",
         save_steps=config.checkpoints.every,
-        save_total_limit=None if config.checkpoints.keep == -1 else config.checkpoints.keep,
+        save_total_limit=None,  # ours deletes by step number, and only once the newest is whole
         save_only_model=False,
         report_to=[],
         bf16=bf16,

@@ -46,6 +46,8 @@ class WarmStartConfig(Strict):
         clone_rows: Episodes per cloning step.
         learning_rate: Peak of a cosine schedule.
         stop_probability: Of the naive walker, before each walk but the first.
+        stumble_probability: Chance before each action of an illegal move that is shown but not cloned, so that the
+            policy goes on after a mistake of its own instead of repeating it.
         budgets: Drawn per episode.
         stance_loss_weight: Weight of an auxiliary linear read-out of each evidence line's stance; the read-out is
             thrown away. Without it, comparing the verbs of claim and evidence is learned many times more slowly.
@@ -54,12 +56,13 @@ class WarmStartConfig(Strict):
     out: Path = Path("runs/warm-start")
     seed: int = Field(default=0, ge=0)
     data_seed: int = Field(default=42, ge=0)
-    drill_steps: int = Field(default=300, ge=0)
-    clone_steps: int = Field(default=450, ge=0)
+    drill_steps: int = Field(default=150, ge=0)
+    clone_steps: int = Field(default=1000, ge=0)
     drill_rows: int = Field(default=64, ge=1)
     clone_rows: int = Field(default=48, ge=1)
     learning_rate: float = Field(default=3e-3, gt=0.0)
     stop_probability: float = Field(default=0.1, ge=0.0, le=1.0)
+    stumble_probability: float = Field(default=0.05, ge=0.0, lt=1.0)
     budgets: tuple[int, ...] = (3, 4, 5, 6, 7, 8)
     stance_loss_weight: float = Field(default=1.0, ge=0.0)
     hidden_size: int = 128
@@ -85,11 +88,11 @@ class Sequence:
         self.ids += encoded
         self.mask += [0] * len(encoded)
 
-    def action(self, dialogue: TinyDialogue, text: str) -> None:
-        """Append an action with its end token."""
+    def action(self, dialogue: TinyDialogue, text: str, *, is_cloned: bool = True) -> None:
+        """Append an action with its end token; one that is not cloned is read only."""
         encoded = dialogue.encode_action(text)
         self.ids += encoded
-        self.mask += [1] * len(encoded)
+        self.mask += [int(is_cloned)] * len(encoded)
 
 
 def cloned_episode(
@@ -107,8 +110,9 @@ def cloned_episode(
     sequence.world(dialogue, env.observation_lines, None)
     done = False
     while not done:
-        action = walker(env, rng)
-        sequence.action(dialogue, action)
+        stumbles = env.walk is not None and env.walk.budget_left > 1 and rng.random() < config.stumble_probability
+        action = f"walk n{rng.integers(60, 100)}" if stumbles else walker(env, rng)
+        sequence.action(dialogue, action, is_cloned=not stumbles)
         _, _, terminated, truncated, _ = env.step(action)
         done = terminated or truncated
         if not done and env.walk is not None:

@@ -66,11 +66,11 @@ def test_seeded_episodes_repeat_whatever_the_global_generators_do(env_id: str) -
         seen = []
         for k in range(3):
             disturb(k)
-            before = (random.getstate(), np.random.get_state()[1].tobytes())  # type: ignore[index,union-attr]  # noqa: NPY002
+            before = (random.getstate(), np.random.get_state()[1].tobytes())  # type: ignore[index]  # noqa: NPY002
             observation, info = env.reset(seed=11 if k == 0 else None)
             env.step(legal_walk(env))
             seen.append((copy.deepcopy(observation), info["instance_id"]))
-            after = (random.getstate(), np.random.get_state()[1].tobytes())  # type: ignore[index,union-attr]  # noqa: NPY002
+            after = (random.getstate(), np.random.get_state()[1].tobytes())  # type: ignore[index]  # noqa: NPY002
             assert before == after
         return seen
 
@@ -161,7 +161,7 @@ def test_any_other_late_action_truncates(env_id: str, late: str) -> None:
     assert (terminated, truncated, info["ending"]) == (False, True, "truncated")
     assert info["terms"]["verdict"] == -1.0
     assert info["terms"]["count"] == 0.0
-    assert reward < 0
+    assert float(reward) < 0.0
 
 
 @each_id

@@ -162,7 +162,8 @@ counts = st.lists(st.integers(1, 5), max_size=5)
 @given(counts, counts, st.randoms(use_true_random=False))
 def test_order_of_atoms_and_routes_does_not_matter(supporting: list[int], refuting: list[int], random: object) -> None:
     """Graph code: permute the records, get the same counts, degrees and kinds of neighbours."""
-    atoms, routes = [], []
+    atoms: list[Atom] = []
+    routes: list[Route] = []
     for stance, side in ((Stance.SUPPORT, supporting), (Stance.REFUTE, refuting)):
         for count in side:
             atoms.append(Atom(f"a{len(atoms)}", f"s{len(atoms)}", stance, "text"))

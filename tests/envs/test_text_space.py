@@ -2,6 +2,7 @@
 
 import copy
 import multiprocessing
+from typing import Any
 
 import pytest
 from gymnasium.vector.utils import create_shared_memory, read_from_shared_memory, write_to_shared_memory
@@ -44,13 +45,14 @@ def test_texts_pass_through_shared_memory_whole() -> None:
     """Gymnasium's own way for Text spaces loses every character that the space does not list."""
     space = AnyText(200_000)
     memory = create_shared_memory(space, n=2, ctx=multiprocessing)
-    texts = read_from_shared_memory(space, memory, n=2)
+    texts: Any = read_from_shared_memory(space, memory, n=2)
+    write: Any = write_to_shared_memory
     assert tuple(texts) == ("", "")
     for text in TEXTS:
-        write_to_shared_memory(space, 1, text, memory)
+        write(space, 1, text, memory)
         kept = copy.deepcopy(texts)
         assert kept == ("", text)
-    write_to_shared_memory(space, 0, "later", memory)
+    write(space, 0, "later", memory)
     assert kept[0] == ""  # a copy does not change
     assert texts[0] == "later"
     assert texts[0:2] == tuple(texts)

@@ -65,7 +65,13 @@ def test_a_stop_as_second_third_or_fourth_action_terminates(instance_of: Instanc
 
 def test_late_actions_truncate(instance_of: InstanceOf) -> None:
     """Fault "terminated or truncated": a 4th walk, a malformed 4th action, a malformed 4th stop."""
-    for late in (lambda w: w.walk(4), lambda w: w.walk(99), lambda w: w.reject(), lambda w: w.stop(None)):
+    late_actions: tuple[Callable[[Walk], object], ...] = (
+        lambda walk: walk.walk(4),
+        lambda walk: walk.walk(99),
+        lambda walk: walk.reject(),
+        lambda walk: walk.stop(None),
+    )
+    for late in late_actions:
         walk = Walk(instance_of([4], [1]), budget=3)
         for node in (1, 2, 3):
             walk.walk(node)
@@ -86,14 +92,15 @@ def test_nothing_follows_the_end(instance_of: InstanceOf) -> None:
     """Fault "terminated or truncated": a step after the end is a clear error."""
     walk = Walk(instance_of([1], [1]), budget=3)
     walk.stop(ANSWER)
-    for again in (
+    actions: tuple[Callable[[], object], ...] = (
         lambda: walk.walk(1),
         lambda: walk.follow(1),
         lambda: walk.walk(99),
         walk.reject,
         lambda: walk.stop(ANSWER),
         lambda: walk.abort(Ending.ERROR),
-    ):
+    )
+    for again in actions:
         with pytest.raises(RuntimeError, match=r"the episode ended \(answered\)"):
             again()
     assert kinds(walk) == ["stop"]

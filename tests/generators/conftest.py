@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -94,7 +95,7 @@ def build_model() -> Callable[..., PreTrainedModel]:
     """Builds a small random Llama or Qwen3 whose next-token distributions are far from uniform."""
 
     def build(kind: str, vocab_size: int, *, max_length: int = 4_096, seed: int = 0) -> PreTrainedModel:
-        shape = {
+        shape: dict[str, Any] = {
             "vocab_size": vocab_size,
             "hidden_size": 32,
             "intermediate_size": 48,
@@ -110,8 +111,11 @@ def build_model() -> Callable[..., PreTrainedModel]:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             if kind == "qwen3":
-                return Qwen3ForCausalLM(Qwen3Config(**shape, head_dim=8)).eval()
-            return LlamaForCausalLM(LlamaConfig(**shape)).eval()
+                model: PreTrainedModel = Qwen3ForCausalLM(Qwen3Config(**shape, head_dim=8))
+            else:
+                model = LlamaForCausalLM(LlamaConfig(**shape))
+        model.eval()
+        return model
 
     return build
 

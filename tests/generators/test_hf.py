@@ -35,7 +35,7 @@ def save_adapter(base: Path, folder: Path, *, scale: float = 0.5, targets: tuple
         for name, parameter in adapted.named_parameters():
             if "lora_B" in name:
                 parameter.fill_(scale)
-    adapted.save_pretrained(folder)
+    adapted.save_pretrained(str(folder))
     return folder
 
 
@@ -113,6 +113,13 @@ def test_adapters_for_another_base_are_refused_by_both_names(saved_model: Path, 
         load_causal_lm(saved_model, adapter)
     model, _ = load_causal_lm(saved_model, adapter, check_adapter_base=False)
     assert hasattr(model, "peft_config")
+
+
+def test_a_base_is_known_by_name_wherever_it_lies() -> None:
+    from provgym.generators.hf import _base_name
+
+    for place in ("Qwen/Qwen3-4B", "/models/qwen3-4b", "/hub/models--Qwen--Qwen3-4B/snapshots/0123abcd"):
+        assert _base_name(place) == "qwen3-4b"
 
 
 def test_adapters_of_another_shape_are_refused(

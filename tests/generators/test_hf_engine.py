@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -47,7 +48,8 @@ def sample_all(
 
 
 def greedy_by_generate(model: PreTrainedModel, prompt: Sequence[int], tokens: int = 6) -> list[int]:
-    out = model.generate(
+    generator: Any = model
+    out = generator.generate(
         torch.tensor([list(prompt)]),
         attention_mask=torch.ones(1, len(prompt), dtype=torch.long),
         do_sample=False,
@@ -123,7 +125,9 @@ def test_sampled_ids_depend_on_the_seed_alone(build_model: BuildModel, max_rows:
     prompts = [SHORT, LONG, LONG[:5], SHORT[:2], [*SHORT, *LONG]]
     alone = [sample_all(model, [p], Sampling(1.0), seeds=[10 + i])[0].ids for i, p in enumerate(prompts)]
     engine = HFEngine(model, max_rows=max_rows)
-    waiting, found, owner = list(range(len(prompts)))[::-1], {}, {}
+    waiting = list(range(len(prompts)))[::-1]
+    found: dict[int, tuple[int, ...]] = {}
+    owner: dict[int, int] = {}
     while waiting or owner:
         while waiting and len(owner) < max_rows:
             row = next(r for r in range(max_rows) if r not in owner)
@@ -281,7 +285,7 @@ def test_learned_positions_stay_in_their_table_when_rows_are_padded() -> None:
     """A long feed beside a row near the model's limit: the padding must not look up positions that don't exist."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        shape = {"vocab_size": VOCABULARY, "n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 32}
+        shape: dict[str, Any] = {"vocab_size": VOCABULARY, "n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 32}
         model = GPT2LMHeadModel(GPT2Config(**shape, initializer_range=0.5, eos_token_id=None, bos_token_id=None)).eval()
     engine = HFEngine(model, max_rows=2)
     engine.open_row(0, 0, GREEDY)
@@ -330,7 +334,10 @@ def test_smollm2_greedy_equals_generate() -> None:
     from provgym.generators.smollm2 import load_smollm2
 
     model, tokenizer = load_smollm2()
-    prompts = [tokenizer.encode("The capital of France is"), tokenizer.encode("One study, counted five times, is still")]
+    prompts = [
+        tokenizer.encode("The capital of France is"),
+        tokenizer.encode("One study, counted five times, is still"),
+    ]
     for prompt, sampled in zip(prompts, sample_all(model, prompts, tokens=8), strict=True):
         assert list(sampled.ids) == greedy_by_generate(model, prompt, 8)
         assert sampled.logprobs == pytest.approx(logprobs_by_forward(model, prompt, sampled.ids), abs=1e-4)

@@ -1,0 +1,141 @@
+"""What a walk evaluation of one or several policies shows its reader: data, tables, comparisons, notes, files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from provgym.eval.compare import compare_policies
+from provgym.eval.metrics import GENERAL_PREFIX, HEADLINE
+from provgym.eval.plots import plot_policies
+from provgym.eval.run_files import write_atomic, write_json_atomic
+from provgym.eval.table import (
+    ResultTable,
+    comparison_table,
+    condition_table,
+    endings_table,
+    policy_table,
+)
+from provgym.eval.walk_config import ScifactClaims
+from provgym.eval.walk_result import WalkEvalResult
+from provgym.eval.walk_summary import total_endings
+
+COLUMNS = (*HEADLINE[:2], "macro_f1", *HEADLINE[2:])
+"""What the tables show of every policy; ``unknown_token_rate`` joins where a policy has tokens."""
+
+
+class Report(NamedTuple):
+    """A report in the order in which it is read.
+
+    Attributes:
+        before: Lines about the data.
+        tables: Figures.
+        after: Lines that a reader of the figures has to know.
+    """
+
+    before: tuple[str, ...]
+    tables: tuple[ResultTable, ...]
+    after: tuple[str, ...]
+
+    def to_markdown(self) -> str:
+        """Return the whole report as Markdown."""
+        blocks = ["\n".join(f"- {line}" for line in lines) for lines in (self.before, self.after)]
+        parts = [blocks[0], *(table.to_markdown() for table in self.tables), blocks[1]]
+        return "\n".join(f"{part.rstrip()}\n" for part in parts if part.strip())
+
+
+def report_on(results: Mapping[str, WalkEvalResult]) -> Report:
+    """Report on policies that played the same tasks, compared pairwise if there are several.
+
+    Args:
+        results: Policy label to its result, at least one.
+
+    Raises:
+        ValueError: If there is no result, or the policies played different tasks.
+    """
+    if not results:
+        raise ValueError("results is empty; evaluate at least one policy")
+    first = next(iter(results.values()))
+    tables = _policy_tables(results)
+    if len(results) == 1:
+        columns = tuple(c for c in COLUMNS if c in next(iter(first.summary.by_condition.values()), {}))
+        if len(first.summary.by_condition) > 1:
+            tables.append(condition_table(first.summary.by_condition, columns=columns))
+        if len(first.summary.by_setting) > 1:
+            tables += _setting_tables(first)
+    else:
+        compared = compare_policies({name: r.episodes for name, r in results.items()}, seed=first.config.seed)
+        tables.append(comparison_table(compared))
+    tables.append(endings_table({name: total_endings(r.summary) for name, r in results.items()}))
+    notes = [f"{name}: {note}" for name, result in results.items() for note in result.notes]
+    return Report(tuple(_data_lines(first)), tuple(tables), tuple(notes))
+
+
+def write_report(results: Mapping[str, WalkEvalResult], report: Report, folder: Path) -> None:
+    """Write ``report.md``, ``comparison.json`` and ``plots/policies.png`` over all policies of an evaluation.
+
+    Raises:
+        OSError: If the folder cannot be written.
+    """
+    write_atomic(folder / "report.md", [report.to_markdown().encode("utf-8", "replace")])
+    first = next(iter(results.values()))
+    plot_policies(
+        {name: r.metrics for name, r in results.items()}, folder / "plots" / "policies.png", probes=first.summary.probes
+    )
+    if len(results) < 2:
+        return
+    compared = compare_policies({name: r.episodes for name, r in results.items()}, seed=first.config.seed)
+    rows = [
+        {
+            "first": c.first,
+            "second": c.second,
+            "metric": c.metric,
+            "difference": c.paired.difference.to_json(),
+            "left_out": c.paired.left_out,
+        }
+        for c in compared
+    ]
+    write_json_atomic(folder / "comparison.json", {"config_hash": first.config_hash, "comparisons": rows})
+
+
+def _policy_tables(results: Mapping[str, WalkEvalResult]) -> list[ResultTable]:
+    """Return one table per group of conditions; the group without a figure anywhere is left out."""
+    metrics = {name: result.metrics for name, result in results.items()}
+    first = next(iter(results.values()))
+    tables = []
+    for prefix in ("", GENERAL_PREFIX):
+        if not any(prefix + "accuracy" in found for found in metrics.values()):
+            continue
+        has_tokens = any(
+            (rate := found.get(f"{prefix}unknown_token_rate")) is not None and rate.is_available
+            for found in metrics.values()
+        )
+        columns = (*COLUMNS, *(["unknown_token_rate"] if has_tokens else []))
+        probes = first.summary.probes.get(prefix, ())
+        title = "SciFact" if isinstance(first.config.claims, ScifactClaims) else ""
+        tables.append(policy_table(metrics, prefix=prefix, columns=columns, probes=probes, title=title))
+    return tables
+
+
+def _setting_tables(result: WalkEvalResult) -> list[ResultTable]:
+    tables = []
+    for prefix, group in (("", "named"), (GENERAL_PREFIX, "general")):
+        rows = {name: found for name, found in result.summary.by_setting.items() if prefix + "accuracy" in found}
+        if rows:
+            title = f"By mitigation and budget, {group} conditions"
+            tables.append(policy_table(rows, prefix=prefix, columns=COLUMNS, title=title))
+    return tables
+
+
+def _data_lines(result: WalkEvalResult) -> list[str]:
+    """Say what was played and what a loader left out."""
+    config = result.config
+    played = len(result.episodes)
+    lines = result.data_report.splitlines()
+    lines.append(
+        f"{played} episodes of {result.num_claims} claims, split {config.split}, {'/'.join(config.mitigations)}, "
+        f"budget {'/'.join(map(str, config.budgets))}, {config.decoding}, seed {config.seed}, "
+        f"configuration {result.config_hash}"
+    )
+    return lines

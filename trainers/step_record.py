@@ -1,0 +1,136 @@
+"""What one optimiser step's roll-out came to: rewards, facts of each episode, and what was left out."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from provgym.generators.episode import Episode
+from provgym.rewards.outcome import Ending
+from provgym.rewards.rubric import Score
+
+_NAMED_IDS = 8
+
+
+class RunStopped(RuntimeError):
+    """A run that stops because going on would be wasted; the message says why, and what to do."""
+
+
+class EpisodeRecord(NamedTuple):
+    """One episode, small enough to be sent between processes.
+
+    Attributes:
+        instance_id: What was walked.
+        total: Weighted reward; NaN = not scored.
+        trained_tokens: Tokens that enter the loss.
+        facts: What is logged of it.
+        error: Why it ended in ``error``, else None.
+    """
+
+    instance_id: str
+    total: float
+    trained_tokens: int
+    facts: dict[str, float]
+    error: str | None
+
+
+@dataclass
+class StepRecord:
+    """What one optimiser step's roll-out came to, over all processes.
+
+    Attributes:
+        rows: Row numbers of this process's episodes, group members adjacent.
+        episodes: This process's episodes.
+        records: One record per episode over all processes, group members adjacent.
+        zero_spread_groups: Groups that taught nothing.
+        rollout_s: Seconds of this process's roll-out.
+        is_skipped: Whether the step's gradient was not finite, and the weights were left alone.
+    """
+
+    rows: list[int] = field(default_factory=list)
+    episodes: list[Episode] = field(default_factory=list)
+    records: list[EpisodeRecord] = field(default_factory=list)
+    zero_spread_groups: int = 0
+    rollout_s: float = 0.0
+    is_skipped: bool = False
+
+    @property
+    def totals(self) -> np.ndarray[Any, np.dtype[np.float64]]:
+        """(B*G,) rewards over all processes; NaN = not scored."""
+        return np.array([record.total for record in self.records], dtype=np.float64)
+
+    @property
+    def facts(self) -> list[dict[str, float]]:
+        """One mapping per episode over all processes: terms, ending, counts, tokens."""
+        return [record.facts for record in self.records]
+
+    @property
+    def row_weight(self) -> float:
+        """Episodes over those with a trained token: undoes a mean over rows that counts fully masked ones; 1 if none."""
+        kept = sum(record.trained_tokens > 0 for record in self.records)
+        return len(self.records) / kept if kept else 1.0
+
+    def instances(self, group_size: int) -> list[str]:
+        """Return the instance id of each group, over all processes."""
+        return [record.instance_id for record in self.records[::group_size]]
+
+
+def record_episode(episode: Episode, score: Score) -> EpisodeRecord:
+    """Return what all processes learn of an episode."""
+    trained = episode.tokens.sampled if episode.tokens is not None and score.is_scored else 0
+    return EpisodeRecord(episode.instance_id, score.total, trained, episode_facts(episode, score), episode.error)
+
+
+def episode_facts(episode: Episode, score: Score) -> dict[str, float]:
+    """Return what is logged of one training episode; of an unscored one, its ending alone."""
+    outcome, tokens = episode.outcome, episode.tokens
+    facts = {f"reward/{name}": value for name, value in score.terms.items()}
+    facts["reward"] = score.total
+    if not score.is_scored:
+        return facts | {"ending/error": 1.0}
+    facts |= {f"ending/{ending.value}": float(outcome.ending is ending) for ending in Ending}
+    facts["accuracy"] = float(outcome.is_correct)
+    facts["echo_rate"] = outcome.echoes / max(1, outcome.walks)
+    facts["source_recall"] = outcome.acquired / outcome.available if outcome.available else math.nan
+    facts["walks"] = float(outcome.walks)
+    facts["invalid_actions"] = float(outcome.invalid_actions)
+    facts["connector_moves"] = float(outcome.connector_moves)
+    if tokens is not None:
+        facts["tokens/sampled"] = float(tokens.sampled)
+        facts["tokens/world"] = float(len(tokens.prompt_ids) + len(tokens.completion_ids) - tokens.sampled)
+    return facts
+
+
+def check_step(step: int, records: Sequence[EpisodeRecord], *, max_length: int, warns: bool) -> None:
+    """Say which episodes are not scored, and stop if the scored ones hold nothing to train on.
+
+    Args:
+        step: Optimiser step, from 1.
+        records: Of all processes.
+        max_length: Longest episode in tokens, for the message.
+        warns: Whether this process speaks.
+
+    Raises:
+        RunStopped: If there are scored episodes and not one trained token.
+    """
+    unscored = [record for record in records if math.isnan(record.total)]
+    if unscored and warns:
+        ids = list(dict.fromkeys(record.instance_id for record in unscored))
+        more = f" and {len(ids) - _NAMED_IDS} more" if len(ids) > _NAMED_IDS else ""
+        none_left = "; none is scored, so every advantage is 0" if len(unscored) == len(records) else ""
+        warnings.warn(
+            f"step {step}: {len(unscored)} of {len(records)} episodes ended in error and teach nothing "
+            f"(instances {', '.join(ids[:_NAMED_IDS])}{more}; first error: {unscored[0].error}){none_left}",
+            stacklevel=2,
+        )
+    if len(unscored) < len(records) and not sum(record.trained_tokens for record in records):
+        raise RunStopped(
+            f"step {step}: 0 trained tokens in {len(records) - len(unscored)} scored episodes: no token of them is "
+            f"marked as sampled. If the prompts alone reach generation.max_length={max_length}, raise it; else the "
+            "engine or the dialogue format marks nothing"
+        )
