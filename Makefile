@@ -75,7 +75,7 @@ train: $(VENV)/.installed
 	$(BIN)/accelerate launch --config_file configs/accelerate/cpu1.yaml -m provgym.trainers.papt --config configs/papt/tiny.yaml
 
 seeds: $(VENV)/.installed
-	$(BIN)/provgym papt seeds --config configs/papt/tiny.yaml
+	$(BIN)/provgym papt-seeds --config configs/papt/tiny.yaml
 
 test: $(VENV)/.installed-dev
 	$(TEST_ENV) $(BIN)/python -m pytest -q -m "not slow and not gpu and not llm" -n 2 $(PYTEST_ARGS)

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 
@@ -23,6 +23,7 @@ from provgym.envs.provenance import NodeKind
 from provgym.envs.walk import Step, StepKind, Walk
 
 Mitigation = Literal["M0", "M1", "M2", "M3"]
+SourceLabels = Literal["short", "shuffled", "real"]
 MITIGATIONS: tuple[Mitigation, ...] = ("M0", "M1", "M2", "M3")
 CUT_MARK = " [... cut]"
 
@@ -42,7 +43,8 @@ class PresentationConfig:
 
     Attributes:
         mitigation: One of M0 to M3.
-        source_labels: ``short`` gives each source a label S1, S2 ... in random order; ``real`` shows its id.
+        source_labels: ``short`` labels sources S1, S2 ... in order of discovery, as nodes are; ``shuffled`` does so in
+            random order; ``real`` shows their ids.
         preview_ids: ``shown``, or ``visited``: a preview names a source only once a node of it was visited.
         max_content_characters: Longer contents are cut at a sentence, with a visible mark.
 
@@ -51,15 +53,15 @@ class PresentationConfig:
     """
 
     mitigation: Mitigation = "M1"
-    source_labels: Literal["short", "real"] = "short"
+    source_labels: SourceLabels = "short"
     preview_ids: Literal["shown", "visited"] = "shown"
     max_content_characters: int = 2_000
 
     def __post_init__(self) -> None:
         if self.mitigation not in MITIGATIONS:
             raise ValueError(f"mitigation {self.mitigation!r} is unknown; choose one of {list(MITIGATIONS)}")
-        if self.source_labels not in ("short", "real"):
-            raise ValueError(f"source_labels {self.source_labels!r} must be 'short' or 'real'")
+        if self.source_labels not in get_args(SourceLabels):
+            raise ValueError(f"source_labels {self.source_labels!r} must be one of {list(get_args(SourceLabels))}")
         if self.preview_ids not in ("shown", "visited"):
             raise ValueError(f"preview_ids {self.preview_ids!r} must be 'shown' or 'visited'")
         if self.max_content_characters < 40:
@@ -87,18 +89,25 @@ class Presentation:
         self._alias: dict[int, str] = {}
         self._node: dict[str, int] = {}
         self._label: dict[int, str] = {}
+        self._claim_sources = self._sources_of_claim()
         self._labels = self._draw_labels(rng)
         self.cut_characters = 0
         self._name(walk.position)
 
     def _draw_labels(self, rng: np.random.Generator) -> dict[int, str]:
-        """Label the sources of the claim's routes; sources met later (merged graphs) are numbered onwards."""
-        instance = self._walk.instance
-        graph = instance.graph
-        routes = np.asarray(graph.routes_of_claim[instance.claim], dtype=np.int64)
-        sources = list(dict.fromkeys(graph.node_source[len(graph.claims) + routes].tolist()))
-        numbers = rng.permutation(len(sources)) + 1
-        return {source: f"S{number}" for source, number in zip(sources, numbers.tolist(), strict=True)}
+        """Label the sources of the claim's routes beforehand, in random order, if they are to be shuffled.
+
+        Labels in order of discovery are given as sources are first shown; so are those of sources met later.
+        """
+        order = rng.permutation(len(self._claim_sources))
+        if self._config.source_labels != "shuffled":
+            return {}
+        return {source: f"S{place + 1}" for source, place in zip(self._claim_sources, order.tolist(), strict=True)}
+
+    def _sources_of_claim(self) -> list[int]:
+        graph = self._walk.instance.graph
+        routes = graph.claim_routes(self._walk.instance.claim)
+        return list(dict.fromkeys(graph.node_source[len(graph.claims) + routes].tolist()))
 
     def source_label(self, source: int) -> str:
         """Return what the agent sees as the name of ``graph.sources[source]``."""
@@ -109,7 +118,8 @@ class Presentation:
     def source_ids(self, labels: tuple[str, ...]) -> tuple[str, ...]:
         """Translate labels that an agent cited into source ids; unknown ones are left out."""
         sources = self._walk.instance.graph.sources
-        by_label = {self.source_label(s): sources[s] for s in list(self._labels)}
+        shown = self._claim_sources if self._config.source_labels == "real" else list(self._labels)
+        by_label = {self.source_label(s): sources[s] for s in shown}
         return tuple(by_label[label] for label in labels if label in by_label)
 
     def node_of(self, alias: str) -> int | None:

@@ -7,6 +7,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from provgym.eval.problems import problems_of
 from provgym.eval.walk_config import WalkEvalConfig
 
 
@@ -33,17 +34,6 @@ def walk_eval_config(
         return WalkEvalConfig.model_validate(data | dict(given))
     except ValidationError as error:
         raise ValueError(problems_of(error)) from error
-
-
-def problems_of(error: ValidationError) -> str:
-    """Return a pydantic error as one line: each field, what was expected, what was found."""
-    parts = []
-    for problem in error.errors():
-        place = ".".join(str(part) for part in problem["loc"])
-        message = problem["msg"].removeprefix("Value error, ")
-        found = "" if message != problem["msg"] else f"; found {problem['input']!r}"
-        parts.append(f"{place}: {message}{found}" if place else f"{message}{found}")
-    return "; ".join(parts)
 
 
 def walk_eval_defaults(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

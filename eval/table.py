@@ -22,7 +22,7 @@ from provgym.eval.probes import Probe
 
 PROBE_COLUMNS = ("accuracy", "balanced_accuracy", "macro_f1")
 MISSING = "-"
-FILE_WIDTH = 160
+FILE_WIDTH = 200
 """Characters of a line where tables go to a file or a pipe."""
 
 

@@ -11,7 +11,7 @@ from typing import Annotated, Literal, NamedTuple, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from provgym.envs.presentation import Mitigation, PresentationConfig
+from provgym.envs.presentation import Mitigation, PresentationConfig, SourceLabels
 from provgym.envs.provenance import Instance
 from provgym.envs.walk import MAX_BUDGET
 from provgym.generators.claim_files import ReadMode, read_claims
@@ -84,7 +84,7 @@ class WalkEvalConfig(_Model):
     general_draws: int = Field(default=1, ge=0, le=1_000)
     mitigations: tuple[Mitigation, ...] = Field(default=("M1",), min_length=1)
     budgets: tuple[Annotated[int, Field(ge=1, le=MAX_BUDGET)], ...] = Field(default=(6,), min_length=1)
-    source_labels: Literal["short", "real"] = "short"
+    source_labels: SourceLabels = "short"
     preview_ids: Literal["shown", "visited"] = "shown"
     max_content_characters: int = Field(default=2_000, ge=40)
     decoding: Literal["greedy", "sampled"] = "greedy"

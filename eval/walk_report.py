@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from provgym.eval.compare import compare_policies
+from provgym.eval.compare import Comparison, compare_policies
 from provgym.eval.metrics import GENERAL_PREFIX, HEADLINE
 from provgym.eval.plots import plot_policies
 from provgym.eval.run_files import write_atomic, write_json_atomic
@@ -32,11 +32,13 @@ class Report(NamedTuple):
         before: Lines about the data.
         tables: Figures.
         after: Lines that a reader of the figures has to know.
+        comparisons: Every pair of policies by every metric; empty for a single policy.
     """
 
     before: tuple[str, ...]
     tables: tuple[ResultTable, ...]
     after: tuple[str, ...]
+    comparisons: tuple[Comparison, ...] = ()
 
     def to_markdown(self) -> str:
         """Return the whole report as Markdown."""
@@ -58,6 +60,7 @@ def report_on(results: Mapping[str, WalkEvalResult]) -> Report:
         raise ValueError("results is empty; evaluate at least one policy")
     first = next(iter(results.values()))
     tables = _policy_tables(results)
+    compared: tuple[Comparison, ...] = ()
     if len(results) == 1:
         columns = tuple(c for c in COLUMNS if c in next(iter(first.summary.by_condition.values()), {}))
         if len(first.summary.by_condition) > 1:
@@ -69,7 +72,7 @@ def report_on(results: Mapping[str, WalkEvalResult]) -> Report:
         tables.append(comparison_table(compared))
     tables.append(endings_table({name: total_endings(r.summary) for name, r in results.items()}))
     notes = [f"{name}: {note}" for name, result in results.items() for note in result.notes]
-    return Report(tuple(_data_lines(first)), tuple(tables), tuple(notes))
+    return Report(tuple(_data_lines(first)), tuple(tables), tuple(notes), compared)
 
 
 def write_report(results: Mapping[str, WalkEvalResult], report: Report, folder: Path) -> None:
@@ -83,9 +86,8 @@ def write_report(results: Mapping[str, WalkEvalResult], report: Report, folder: 
     plot_policies(
         {name: r.metrics for name, r in results.items()}, folder / "plots" / "policies.png", probes=first.summary.probes
     )
-    if len(results) < 2:
+    if not report.comparisons:
         return
-    compared = compare_policies({name: r.episodes for name, r in results.items()}, seed=first.config.seed)
     rows = [
         {
             "first": c.first,
@@ -94,7 +96,7 @@ def write_report(results: Mapping[str, WalkEvalResult], report: Report, folder: 
             "difference": c.paired.difference.to_json(),
             "left_out": c.paired.left_out,
         }
-        for c in compared
+        for c in report.comparisons
     ]
     write_json_atomic(folder / "comparison.json", {"config_hash": first.config_hash, "comparisons": rows})
 

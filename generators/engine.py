@@ -84,6 +84,15 @@ class Engine(Protocol):
         ...
 
 
+@runtime_checkable
+class GuessingEngine(Engine, Protocol):
+    """An engine that foresees actions, so as to sample the same tokens in fewer passes."""
+
+    def learn_action(self, ids: Sequence[int]) -> None:
+        """Learn an action that is likely to come."""
+        ...
+
+
 LegalTokens = Callable[[tuple[int, ...]], Sequence[int]]
 """Maps an action's ids so far to the ids that may follow; never empty while the action is not complete."""
 
@@ -135,4 +144,13 @@ class Dialogue(Protocol):
 
     def unknown_in(self, lines: Sequence[str]) -> int:
         """Count tokens of world text that the tokenizer does not know."""
+        ...
+
+
+@runtime_checkable
+class WritingDialogue(Dialogue, Protocol):
+    """A dialogue that knows how the policy writes an action."""
+
+    def encode_action(self, text: str) -> list[int]:
+        """Return the ids of an action in the short grammar, end token included."""
         ...

@@ -56,20 +56,7 @@ def load_causal_lm(
     """
     name = str(name_or_path)
     target = _device(device)
-    if Path(name).is_dir() and not (Path(name) / "config.json").is_file():
-        raise FileNotFoundError(f"folder {name!r} holds no model (no config.json); give the folder that does")
-    kwargs = {"local_files_only": local_files_only or Path(name).is_dir()}
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(name, **kwargs)
-        model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(name, dtype=choose_dtype(dtype, target), **kwargs)
-    except OSError as error:
-        raise FileNotFoundError(
-            f"model {name!r} can't be loaded: it is no folder with a saved model, and no model of that id "
-            f"was found in the Hugging Face cache or on the hub ({_first_line(error)}). Check the name, "
-            f"download it where there is a network (`hf download {name}`), or give the folder that holds it"
-        ) from error
-    except (ValueError, KeyError) as error:
-        raise ValueError(f"model {name!r} can't be used as a causal language model: {_first_line(error)}") from error
+    model, tokenizer = _load_base(name, choose_dtype(dtype, target), local_files_only)
     if adapter is not None:
         model = _with_adapter(model, name, Path(adapter), check_adapter_base, is_trainable)
         if require_adapter_effect and not _changes_logits(model):
@@ -81,6 +68,24 @@ def load_causal_lm(
             model.requires_grad_(False)  # PEFT leaves the base trainable, and a look without the adapter thaws it
     nn.Module.to(model, target)
     return LoadedModel(model.eval(), tokenizer)
+
+
+def _load_base(name: str, dtype: torch.dtype, local_files_only: bool) -> LoadedModel:
+    if Path(name).is_dir() and not (Path(name) / "config.json").is_file():
+        raise FileNotFoundError(f"folder {name!r} holds no model (no config.json); give the folder that does")
+    kwargs = {"local_files_only": local_files_only or Path(name).is_dir()}
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(name, **kwargs)
+        model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(name, dtype=dtype, **kwargs)
+    except OSError as error:
+        raise FileNotFoundError(
+            f"model {name!r} can't be loaded: it is no folder with a saved model, and no model of that id "
+            f"was found in the Hugging Face cache or on the hub ({_first_line(error)}). Check the name, "
+            f"download it where there is a network (`hf download {name}`), or give the folder that holds it"
+        ) from error
+    except (ValueError, KeyError) as error:
+        raise ValueError(f"model {name!r} can't be used as a causal language model: {_first_line(error)}") from error
+    return LoadedModel(model, tokenizer)
 
 
 def choose_dtype(dtype: DtypeName, device: torch.device) -> torch.dtype:

@@ -11,10 +11,22 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from provgym.envs.walk_text import GraphWalkTextEnv
-from provgym.generators.engine import ActionConstraint, Dialogue, Engine, RestrictingEngine, Sampled, Sampling
+from provgym.generators.engine import (
+    ActionConstraint,
+    Dialogue,
+    Engine,
+    GuessingEngine,
+    RestrictingEngine,
+    Sampled,
+    Sampling,
+    WritingDialogue,
+)
 from provgym.generators.episode import Episode, EpisodeTask, Tokens, Turn
 from provgym.generators.scripted import finish_episode, start_episode
 from provgym.rewards.outcome import Ending
+
+# What engines that guess are shown beforehand: two of each kind, so that what differs is not guessed.
+_EXAMPLES = ("walk n1", "walk n2", "stop +1 -0 SUPPORT 0.9 S1", "stop +0 -2 REFUTE 0.8 S2 S3")
 
 
 @dataclass(slots=True)
@@ -73,6 +85,9 @@ class LanguageModelPolicy:
         if constraint is not None and not isinstance(engine, RestrictingEngine):
             raise ValueError(f"{type(engine).__name__} can't hold actions to legal tokens; leave the constraint out")
         self._constraint = constraint
+        if isinstance(engine, GuessingEngine) and isinstance(dialogue, WritingDialogue):
+            for text in _EXAMPLES:
+                engine.learn_action(dialogue.encode_action(text))
 
     def play(
         self, tasks: Sequence[EpisodeTask], on_episode: Callable[[int, Episode], None] | None = None

@@ -13,7 +13,7 @@ from transformers.cache_utils import Cache
 class RowCache(Cache):
     """A cache of R rows in which a forward pass may touch any of them, each at its own length.
 
-    Buffers are (R, L, H, D) per layer; L grows as needed. Before a forward pass, :meth:`select` names the rows and
+    Buffers are (R, H, L, D) per layer; L grows as needed. Before a forward pass, :meth:`select` names the rows and
     the positions that the pass writes. Full attention only: layers with a sliding window or a recurrent state would
     need buffers of their own, and are refused.
 
@@ -36,12 +36,12 @@ class RowCache(Cache):
             )
         super().__init__(layers=[])
         self._num_layers = int(config.num_hidden_layers)
-        self._keys: list[Tensor | None] = [None] * self._num_layers  # each (R, L, H, D)
+        self._keys: list[Tensor | None] = [None] * self._num_layers  # each (R, H, L, D)
         self._values: list[Tensor | None] = [None] * self._num_layers
         self._num_rows = num_rows
         self._device, self._dtype = device, dtype
         self._capacity = 0
-        self._rows: Tensor | None = None
+        self._rows: Tensor | slice = slice(None)
         self._positions = torch.zeros(0)
         self._width = 0
 
@@ -53,18 +53,19 @@ class RowCache(Cache):
         for buffers in (self._keys, self._values):
             for layer, old in enumerate(buffers):
                 if old is not None:
-                    grown = old.new_zeros(old.shape[0], self._capacity, *old.shape[2:])
-                    grown[:, : old.shape[1]] = old
+                    grown = old.new_zeros(*old.shape[:2], self._capacity, old.shape[3])
+                    grown[:, :, : old.shape[2]] = old
                     buffers[layer] = grown
 
-    def select(self, rows: Tensor | None, positions: Tensor) -> None:
+    def select(self, rows: Tensor | slice | None, positions: Tensor) -> None:
         """Name what the next forward pass works on.
 
         Args:
-            rows: (n,) row numbers, or None for all rows in order (no copying then).
+            rows: (n,) row numbers, whose keys and values are copied at each layer; or a run of n rows as a slice,
+                or None for all rows, which are only looked at.
             positions: (n, q) where each new token of each row is written.
         """
-        self._rows, self._positions = rows, positions
+        self._rows, self._positions = slice(None) if rows is None else rows, positions
         self._width = int(positions.max()) + 1
         self.reserve(self._width)
 
@@ -73,7 +74,8 @@ class RowCache(Cache):
         for buffers in (self._keys, self._values):
             for buffer in buffers:
                 if buffer is not None:
-                    buffer[targets, :length] = buffer[source, :length].clone()
+                    for target in targets:
+                        buffer[target, :, :length] = buffer[source, :, :length]
 
     def update(
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any
@@ -82,13 +84,17 @@ class RowCache(Cache):
         stored = []
         for buffers, states in ((self._keys, key_states), (self._values, value_states)):
             buffer = buffers[layer_idx]
-            if buffer is None or buffer.shape[1] < self._capacity:
-                buffer = states.new_zeros(self._num_rows, self._capacity, states.shape[1], states.shape[3])
+            if buffer is None:
+                buffer = states.new_zeros(self._num_rows, states.shape[1], self._capacity, states.shape[3])
                 buffers[layer_idx] = buffer
-            rows = torch.arange(self._num_rows, device=states.device) if self._rows is None else self._rows
-            buffer[rows[:, None], self._positions] = states.transpose(1, 2)  # (n, q, H, D)
-            chosen = buffer if self._rows is None else buffer[self._rows, : self._width]
-            stored.append(chosen[:, : self._width].transpose(1, 2))  # (n, H, width, D)
+            new = states.transpose(1, 2)  # (n, q, H, D)
+            if isinstance(self._rows, slice):
+                chosen = buffer[self._rows]  # (n, H, L, D), the buffer itself
+                chosen[torch.arange(len(chosen), device=states.device)[:, None], :, self._positions] = new
+                stored.append(chosen[:, :, : self._width])
+            else:
+                buffer[self._rows[:, None], :, self._positions] = new
+                stored.append(buffer[self._rows, :, : self._width])
         return stored[0], stored[1]
 
     def get_seq_length(self, layer_idx: int = 0) -> int:

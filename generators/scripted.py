@@ -81,7 +81,7 @@ class ScriptedPolicy:
         return episodes
 
 
-def naive_walker(stop_probability: float = 0.0) -> Walker:
+def naive_walker(stop_probability: float = 0.0, confirm_probability: float = 0.0) -> Walker:
     """Return a walker that counts every piece of evidence it meets, repeats included.
 
     It walks to any neighbour not yet visited and answers by the majority over *paths* among what it walked.
@@ -89,6 +89,8 @@ def naive_walker(stop_probability: float = 0.0) -> Walker:
     Args:
         stop_probability: Chance of stopping before each walk but the first; cloned walkers need some, so that
             stopping early can be sampled and learned at all.
+        confirm_probability: Chance of seeking confirmation where it can be had: of walking on to a node whose source
+            was already read. It takes repetition for corroboration, the very fault that PAPT is to cure.
     """
 
     def walker(env: GraphWalkTextEnv, rng: np.random.Generator) -> str:
@@ -99,6 +101,10 @@ def naive_walker(stop_probability: float = 0.0) -> Walker:
         stops_early = stop_probability > 0.0 and walk.walks > 0 and float(rng.random()) < stop_probability
         fresh = [int(n) for n in walk.neighbours() if int(n) not in walk.visited]
         if walk.budget_left > 0 and fresh and not stops_early:
+            read = {int(graph.node_source[n]) for n in walk.visited if graph.node_atom[n] >= 0}
+            familiar = [n for n in fresh if graph.node_atom[n] >= 0 and int(graph.node_source[n]) in read]
+            if familiar and confirm_probability > 0.0 and float(rng.random()) < confirm_probability:
+                fresh = familiar
             return f"walk {presentation.alias_of(fresh[rng.integers(len(fresh))])}"
         met = [n for n in walk.visited if NodeKind(int(graph.node_kind[n])).bears_evidence]
         stances = [graph.atoms[graph.node_atom[n]].stance for n in met]

@@ -66,3 +66,11 @@ def echo_term(outcome: WalkOutcome) -> float:
 def cost_term(outcome: WalkOutcome) -> float:
     """Share of the budget used, in [0, 1]; an illegal action costs as much as a walk (ours)."""
     return (outcome.walks + outcome.invalid_actions) / outcome.budget
+
+
+def illegal_term(outcome: WalkOutcome) -> float:
+    """Share of the budget spent on actions that did nothing, in [0, 1] (ours; weight 0 in the source's objective).
+
+    Without it an echo, which the source's objective charges, is dearer than an illegal action.
+    """
+    return outcome.invalid_actions / outcome.budget

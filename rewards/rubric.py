@@ -27,6 +27,7 @@ from provgym.rewards.papt import (
     count_term,
     coverage_term,
     echo_term,
+    illegal_term,
     verdict_term,
 )
 
@@ -34,9 +35,9 @@ Term = Callable[[WalkOutcome], float]
 Variant = Literal["full", "no_echo", "no_coverage", "verdict_only"]
 
 PAPT_WEIGHTS: Mapping[str, float] = MappingProxyType(
-    {"verdict": 1.0, "count": 0.4, "coverage": 0.4, "echo": -0.4, "cost": -0.05}
+    {"verdict": 1.0, "count": 0.4, "coverage": 0.4, "echo": -0.4, "cost": -0.05, "illegal": 0.0}
 )
-"""Weights of GraphEcho, arXiv:2609.17695, equation 3; penalties carry their sign here."""
+"""Weights of GraphEcho, arXiv:2609.17695, equation 3; penalties carry their sign here. ``illegal`` is ours."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,5 +119,6 @@ def papt_rubric(
         "coverage": partial(coverage_term, basis=coverage_basis),
         "echo": echo_term,
         "cost": cost_term,
+        "illegal": illegal_term,
     }
     return Rubric(terms, {name: 0.0 if name in dropped else weight for name, weight in chosen.items()})

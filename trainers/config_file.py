@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import yaml
 from pydantic import BaseModel, ValidationError
 
+from provgym.eval.problems import innermost_problems
 from provgym.trainers.plain_yaml import load_plain_yaml
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -37,7 +38,7 @@ def load_config(model: type[Model], path: str | Path | None, overrides: Sequence
     try:
         return model.model_validate(data)
     except ValidationError as error:
-        problems = _innermost(error.errors())
+        problems = innermost_problems(error.errors())
         lines = [f"{_place(p, path, given)}: {_explain(model, p)}" for p in problems]
         raise ConfigError("\n  ".join(lines)) from error
 
@@ -127,12 +128,6 @@ def _list_index(place: list[Any], text: str, key: str) -> int:
     if not text.isdigit() or int(text) >= len(place):
         raise ConfigError(f"command line: --{key}: {text!r} must be an index below {len(place)}")
     return int(text)
-
-
-def _innermost(problems: Sequence[Any]) -> list[Any]:
-    """Leave out a problem of a whole that only follows from a problem of one of its parts."""
-    places = [p["loc"] for p in problems]
-    return [p for p in problems if not any(len(q) > len(p["loc"]) and q[: len(p["loc"])] == p["loc"] for q in places)]
 
 
 def _place(problem: Any, path: str | Path | None, given: Sequence[tuple[str, Any]]) -> str:

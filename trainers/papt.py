@@ -1,6 +1,6 @@
 """PAPT: provenance-aware post-training with GRPO.
 
-``accelerate launch --config_file configs/accelerate/cpu1.yaml -m provgym.trainers.papt --config configs/papt/tiny.yaml``
+``accelerate launch --config_file configs/accelerate/cpu1.yaml -m provgym.trainers.papt --config FILE``
 
 Any field can be set on the command line: ``--optim.learning_rate 1e-4``. A run that was interrupted goes on from its
 newest whole checkpoint when the same command is given again, and ends with the same adapter as without interruption.
@@ -11,6 +11,7 @@ Source: GraphEcho, arXiv:2609.17695, section 4.3.
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import shutil
 import sys
@@ -41,6 +42,7 @@ from provgym.trainers.checkpoints import (
 from provgym.trainers.config_file import ConfigError, changed_keys, dump_config, load_config
 from provgym.trainers.papt_config import PaptConfig
 from provgym.trainers.papt_evaluation import (
+    SELECTION,
     dev_score,
     final_results,
     show_results,
@@ -51,8 +53,9 @@ from provgym.trainers.policy_loading import TrainablePolicy, load_trainable
 from provgym.trainers.saved_policy import load_saved_policy, save_policy
 from provgym.trainers.step_record import RunStopped
 from provgym.trainers.tracking import Tracker
+from provgym.trainers.training_engine import engine_for
 from provgym.trainers.training_rows import TrainingRows, load_pool
-from provgym.trainers.trl_bridge import PaptTrainer, engine_for, lora_config
+from provgym.trainers.trl_bridge import PaptTrainer, lora_config
 
 
 @dataclass(frozen=True)
@@ -94,7 +97,7 @@ def join_world(config: PaptConfig) -> World:
     """
     announced = int(os.environ.get("WORLD_SIZE", "1"))
     on_cpu = not torch.cuda.is_available()
-    # The first state made decides for all of accelerate and TRL: without cpu=True each CPU process believes it is alone.
+    # The first state made decides for accelerate and TRL: without cpu=True each CPU process believes it is alone.
     state = PartialState(cpu=on_cpu)
     if on_cpu and announced > 1:
         torch.set_num_threads(max(1, (os.cpu_count() or 1) // announced))
@@ -142,7 +145,9 @@ def train(config: PaptConfig, policy: TrainablePolicy, world: World, resume: Che
         engine = engine_for(trainer, model, config.generation)
         return LanguageModelPolicy("training", engine, policy.dialogue, Sampling(config.optim.temperature)).play(tasks)
 
-    trainer = PaptTrainer(config, policy.model, policy.tokenizer, rows, play, lora=lora_config(config), output_dir=folder)
+    trainer = PaptTrainer(
+        config, policy.model, policy.tokenizer, rows, play, lora=lora_config(config), output_dir=folder
+    )
     trainer.remove_callback(PrinterCallback)
     trainer.remove_callback(ProgressCallback)
     hash_ = training_hash(config)
@@ -168,9 +173,7 @@ def train(config: PaptConfig, policy: TrainablePolicy, world: World, resume: Che
             )
         )
         origin = Origin(hash_, tracker.run_id, world.size)
-        trainer.add_callback(
-            CheckpointMarker(folder, origin, keep=config.checkpoints.keep, is_main=world.is_main)
-        )
+        trainer.add_callback(CheckpointMarker(folder, origin, keep=config.checkpoints.keep, is_main=world.is_main))
         trainer.train(resume_from_checkpoint=None if resume is None else str(resume.path))
     return trainer
 
@@ -184,9 +187,8 @@ def select(config: PaptConfig, policy: TrainablePolicy, world: World) -> tuple[i
         model = load_saved_policy(candidate.path, config)
         out = config.run_dir / "dev" / f"step-{candidate.step}"
         scores[candidate.step] = dict(dev_score(config, model, policy.dialogue, out, shows=world.is_main))
-    metric = config.checkpoints.select_by
-    chosen = choose_checkpoint({step: found[metric] for step, found in scores.items()}, config.checkpoints.direction)
-    return chosen, scores
+    by_step = {step: found[SELECTION] for step, found in scores.items()}
+    return choose_checkpoint(by_step, config.checkpoints.direction), scores
 
 
 def run(config: PaptConfig, *, fresh: bool = False) -> dict[str, Any]:
@@ -225,7 +227,11 @@ def run(config: PaptConfig, *, fresh: bool = False) -> dict[str, Any]:
         "world_size": world.size,
         "wandb_run_id": whole_checkpoints(config.run_dir / "checkpoints")[-1].origin.wandb_id,
         "selected_step": chosen,
-        "dev_scores": {str(step): found for step, found in scores.items()},
+        "selected_by": config.checkpoints.select_by,
+        "dev_scores": {
+            str(step): {name: None if math.isnan(value) else value for name, value in found.items()}
+            for step, found in scores.items()
+        },
         "start_fingerprint": weights_fingerprint(start.model),
         "trained_fingerprint": weights_fingerprint(trained),
         "seconds_this_segment": round(time.time() - started, 1),
@@ -253,6 +259,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         config = load_config(PaptConfig, known.config, overrides)
         run(config, fresh=known.fresh)
     except (ConfigError, OSError, ValueError, RunStopped) as error:
+        if os.environ.get("PROVGYM_DEBUG"):
+            raise
         print("\n".join([f"error: {error}", *getattr(error, "__notes__", ())]), file=sys.stderr)
         return 2
     except KeyboardInterrupt:

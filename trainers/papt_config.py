@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal, Self, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
-from provgym.envs.presentation import Mitigation, PresentationConfig
+from provgym.envs.presentation import Mitigation, PresentationConfig, SourceLabels
 from provgym.generators.conditions import CONFLICT_CONDITIONS, GENERAL, parse_condition
 from provgym.rewards.papt import CountBasis, CoverageBasis
 from provgym.rewards.rubric import PAPT_WEIGHTS, Rubric, Variant, papt_rubric
@@ -105,7 +105,7 @@ class WalkConfig(Strict):
 
     budgets: tuple[int, ...] = (6,)
     mitigation: Mitigation = "M1"
-    source_labels: Literal["short", "real"] = "short"
+    source_labels: SourceLabels = "short"
     preview_ids: Literal["shown", "visited"] = "shown"
 
     @model_validator(mode="after")

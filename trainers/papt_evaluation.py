@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,9 @@ SUMMARY_METRICS = (
     "invalid_rate",
     "walks",
 )
+SELECTION = "selection"
+"""Name of the figure that checkpoints are chosen by."""
+
 CURVES = ("rollout/reward", "rollout/accuracy", "rollout/echo_rate", "rollout/source_recall", "rollout/walks")
 
 
@@ -108,20 +112,21 @@ def evaluate_policy(
 def dev_score(
     config: PaptConfig, model: PreTrainedModel, dialogue: Dialogue, out_dir: Path, *, shows: bool
 ) -> Mapping[str, float]:
-    """Return the dev metrics of a model over all dev conditions together, named ones and general ones alike."""
+    """Return a model's dev metrics, general ones with their prefix, and under :data:`SELECTION` what is selected by.
+
+    That is ``checkpoints.select_by`` over all dev conditions together, named ones and general ones alike.
+    """
     conditions = tuple(c for c in config.checkpoints.dev_conditions if c != GENERAL)
     draws = int(GENERAL in config.checkpoints.dev_conditions)
     eval_config = walk_eval_config(config, "dev", conditions, draws, None)
     policy = greedy_policy(config, "dev", model, dialogue)
     result = evaluate_policy(config, policy, eval_config, out_dir, weights_fingerprint(model), shows=shows)
     groups = [p for p in ("", GENERAL_PREFIX) if f"{p}reward" in result.metrics]
-    name = config.checkpoints.select_by
+    scores = {f"{p}{m}": result.metrics[f"{p}{m}"].value for p in groups for m in (*SUMMARY_METRICS, "reward")}
+    found = [result.metrics[f"{p}{config.checkpoints.select_by}"] for p in groups]
     # One weight per episode, so that a condition counts as often as it was played.
-    found = [result.metrics[f"{p}{name}"] for p in groups]
     total = sum(e.n for e in found)
-    scores = {name: sum(e.value * e.n for e in found) / total if total else float("nan")}
-    for p in groups:
-        scores |= {f"{p}{m}": result.metrics[f"{p}{m}"].value for m in (*SUMMARY_METRICS, "reward")}
+    scores[SELECTION] = sum(e.value * e.n for e in found if e.n) / total if total else math.nan
     return scores
 
 

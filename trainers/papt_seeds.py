@@ -199,6 +199,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return _run_plan(known, overrides)
     except (ConfigError, FileNotFoundError, ValueError) as error:
+        if os.environ.get("PROVGYM_DEBUG"):
+            raise
         print(f"error: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:

@@ -33,10 +33,13 @@ def load_trainable(config: ModelConfig) -> TrainablePolicy:
 
     if config.kind == "tiny":
         folder = Path(config.path) if config.path else SHIPPED_TINY
+        model: PreTrainedModel
         model, tokenizer = load_tiny(folder)
         if config.adapter is not None:
-            model = load_causal_lm(folder, adapter=config.adapter, dtype="float32", device="cpu", is_trainable=True).model
+            adapted = load_causal_lm(folder, adapter=config.adapter, dtype="float32", device="cpu", is_trainable=True)
+            model = adapted.model
         return TrainablePolicy("tiny", model, tokenizer, TinyDialogue(tokenizer))
+    from provgym.generators.backends import end_ids_of
     from provgym.generators.chat import ChatDialogue
     from provgym.generators.smollm2 import convert_smollm2
 
@@ -47,6 +50,7 @@ def load_trainable(config: ModelConfig) -> TrainablePolicy:
         grammar=config.grammar,
         enable_thinking=config.enable_thinking,
         max_action_tokens=config.max_action_tokens,
+        extra_end_ids=end_ids_of(model),
     )
     name = "smollm2-135m" if config.kind == "smollm2" else Path(path).name
     return TrainablePolicy(name, model, tokenizer, dialogue)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 from peft import PeftModel
 from transformers import PreTrainedModel
@@ -15,13 +16,13 @@ _WEIGHTS = ("*.safetensors", "*.json")
 _NOT_WEIGHTS = ("trainer_state.json", "provgym_complete.json")
 
 
-def load_saved_policy(path: Path, config: PaptConfig) -> PreTrainedModel | PeftModel:
+def load_saved_policy(path: Path, config: PaptConfig) -> PreTrainedModel:
     """Load the model of a checkpoint: a whole model, or an adapter on the run's base model.
 
     Raises:
         FileNotFoundError: If the folder holds neither.
     """
-    model: PreTrainedModel | PeftModel
+    model: Any  # a PEFT model forwards everything that a PreTrainedModel has
     if (path / "adapter_config.json").is_file():
         base = load_trainable(config.model.model_copy(update={"adapter": None})).model
         model = PeftModel.from_pretrained(base, str(path), is_trainable=False)
@@ -29,8 +30,8 @@ def load_saved_policy(path: Path, config: PaptConfig) -> PreTrainedModel | PeftM
         model = load_trainable(config.model.model_copy(update={"path": str(path), "adapter": None})).model
     else:
         raise FileNotFoundError(f"{path} holds neither a model (config.json) nor an adapter (adapter_config.json)")
-    model.eval()
-    return model
+    loaded: PreTrainedModel = model.eval()
+    return loaded
 
 
 def save_policy(target: Path, checkpoint: Path, policy: TrainablePolicy) -> None:

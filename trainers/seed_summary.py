@@ -181,7 +181,9 @@ def _groups(trained: Mapping[str, CrossedEstimate]) -> list[tuple[str, str]]:
 def _sign_note(result: PooledResult, prefix: str) -> str:
     names = [m for m in HEADLINE if prefix + m in result.disagreeing]
     return (
-        f"Seeds do not agree in sign on: {', '.join(names)}." if names else "All seeds agree in sign on every metric."
+        f"Seeds do not agree in sign (zero has none) on: {', '.join(names)}."
+        if names
+        else "All seeds agree in sign on every metric."
     )
 
 

@@ -71,7 +71,7 @@ class StepRecord:
 
     @property
     def row_weight(self) -> float:
-        """Episodes over those with a trained token: undoes a mean over rows that counts fully masked ones; 1 if none."""
+        """All episodes over those with a trained token (1 if none): takes masked ones out of a mean over rows."""
         kept = sum(record.trained_tokens > 0 for record in self.records)
         return len(self.records) / kept if kept else 1.0
 

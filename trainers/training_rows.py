@@ -35,7 +35,7 @@ def load_pool(config: DataConfig) -> ClaimPool:
     """Generate GraphEcho-Syn, or read a claim file of one's own.
 
     Raises:
-        ValueError: If the file has no instance in its train split.
+        ValueError: If the file lacks a split.
     """
     if config.claims is not None:
         return _own_pool(config)
@@ -60,8 +60,10 @@ def _own_pool(config: DataConfig) -> ClaimPool:
     assert config.claims is not None
     instances, _ = read_claims(config.claims)
     by_split = {split: [i for i in instances if i.split == split] for split in SPLIT_NUMBERS}
-    if not by_split["train"]:
-        raise ValueError(f"{config.claims} has no instance with split 'train'; PAPT needs some to train on")
+    # Found out now, not after hours of training, when checkpoints are to be chosen and the result measured.
+    for split, use in (("train", "train on"), ("dev", "choose a checkpoint by"), ("test", "measure the result on")):
+        if not by_split[split]:
+            raise ValueError(f"{config.claims} has no instance with split {split!r}; PAPT needs some to {use}")
     return ClaimPool(
         len(by_split["train"]),
         lambda number, condition, draw: by_split["train"][number],

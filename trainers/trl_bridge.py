@@ -13,7 +13,7 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from accelerate.utils import gather_object
@@ -23,17 +23,12 @@ from safetensors import SafetensorError
 from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallback
 
-from provgym.generators.engine import Engine
 from provgym.generators.episode import Episode, EpisodeTask
-from provgym.generators.hf_engine import HFEngine
 from provgym.rewards.advantages import group_advantages
 from provgym.rewards.outcome import Ending
-from provgym.trainers.papt_config import GenerationConfig, PaptConfig
+from provgym.trainers.papt_config import PaptConfig
 from provgym.trainers.step_record import RunStopped, StepRecord, check_step, record_episode
 from provgym.trainers.training_rows import TrainingRows
-
-if TYPE_CHECKING:
-    from provgym.generators.vllm_engine import Generate, Generated, GenerationRequest
 
 os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
 
@@ -51,6 +46,8 @@ MAX_SAMPLING_GAP = 0.1
 
 class PaptTrainer(GRPOTrainer):
     """GRPO whose roll-out walks evidence graphs.
+
+    Some of TRL's and transformers' own methods are overridden; ``Any`` stands where those lack types.
 
     Args:
         config: The run.
@@ -181,7 +178,8 @@ class PaptTrainer(GRPOTrainer):
             # Masked tokens too: TRL multiplies by the mask after exp, and inf times 0 is NaN.
             inputs["ref_per_token_logps"] = torch.minimum(inputs["ref_per_token_logps"], logprobs + MAX_LOG_RATIO)
         mask = inputs["completion_mask"] * inputs["tool_mask"]
-        differences = (logprobs - inputs["sampling_per_token_logps"]).abs().nan_to_num(0.0)  # (B, T); vLLM may lack some
+        # vLLM may lack some; these are not compared.
+        differences = (logprobs - inputs["sampling_per_token_logps"]).abs().nan_to_num(0.0)  # (B, T)
         gap = (differences * mask).sum() / mask.sum().clamp(min=1)
         self._metrics["train"]["sampling_gap"].append(gap.item())
         if gap > MAX_SAMPLING_GAP:
@@ -194,7 +192,8 @@ class PaptTrainer(GRPOTrainer):
 
     def _clip_grad_norm(self, model: nn.Module) -> Any:
         """Clip; a gradient whose norm is not finite is dropped, so that the optimiser changes nothing in this step."""
-        norm = super()._clip_grad_norm(model)
+        base: Any = super()
+        norm = base._clip_grad_norm(model)
         if isinstance(norm, Tensor) and not bool(torch.isfinite(norm)):
             for parameter in model.parameters():
                 parameter.grad = None
@@ -202,13 +201,10 @@ class PaptTrainer(GRPOTrainer):
         return norm
 
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
+        base: Any = super()
         try:
-            super()._save_checkpoint(model, trial)
-        except (
-            OSError,
-            RuntimeError,
-            SafetensorError,
-        ) as error:  # torch and safetensors wrap a full disk each their way
+            base._save_checkpoint(model, trial)
+        except (OSError, RuntimeError, SafetensorError) as error:  # of a full disk, each library in its own way
             raise OSError(
                 f"checkpoint {self.state.global_step} could not be written to {self.args.output_dir}: {error}; free "
                 "space there, then give the same command again: it goes on from the checkpoint before"
@@ -309,75 +305,3 @@ def grpo_config(config: PaptConfig, output_dir: Path) -> GRPOConfig:
         disable_dropout=True,
         **vllm,
     )
-
-
-def engine_for(trainer: PaptTrainer, model: PreTrainedModel, generation: GenerationConfig) -> Engine:
-    """Return who samples: the retained-cache engine on the training weights, or TRL's vLLM.
-
-    Not yet verified on a GPU: the vLLM path is written against TRL 1.16 and tested with a stand-in for vLLM itself.
-
-    Raises:
-        ValueError: If weights are sharded over processes (FSDP) and the engine is ``hf``, or several processes would
-            share one vLLM server.
-    """
-    if generation.engine == "vllm":
-        from provgym.generators.vllm_engine import VLLMEngine
-
-        generate = trl_vllm_generate(trainer)
-        return VLLMEngine(generate, max_rows=generation.max_rows, max_length=generation.max_length)
-    if trainer.is_fsdp_enabled:
-        raise ValueError("generation.engine 'hf' cannot sample from weights sharded by FSDP; set it to 'vllm'")
-    return HFEngine(model, max_rows=generation.max_rows, max_length=generation.max_length)
-
-
-def trl_vllm_generate(trainer: PaptTrainer) -> Generate:
-    """Wrap TRL's vLLM, whose weights TRL syncs before each roll-out, as a batch generator.
-
-    Raises:
-        ValueError: If several processes would share one server: TRL pairs their turns by position, and processes
-            that need another number of turns would wait for each other forever.
-    """
-    from provgym.generators.vllm_engine import VLLMGenerate
-
-    wrapped = trainer.vllm_generation
-    if wrapped.mode == "colocate":
-        from vllm import SamplingParams
-
-        return VLLMGenerate(wrapped.llm, SamplingParams)
-    if trainer.accelerator.num_processes > 1:
-        raise ValueError(
-            f"vllm_mode 'server' serves one training process, found {trainer.accelerator.num_processes}; "
-            "use vllm_mode: colocate"
-        )
-    return ServerGenerate(wrapped.vllm_client)
-
-
-class ServerGenerate:
-    """Continues sequences on TRL's vLLM server, one call per set of equal settings."""
-
-    def __init__(self, client: Any) -> None:
-        self._client = client
-
-    def __call__(self, requests: Sequence[GenerationRequest]) -> Sequence[Generated]:
-        """Return one result per request; the server has one seed for all, so runs are not repeatable there."""
-        from provgym.generators.vllm_engine import Generated
-
-        results: dict[int, Generated] = {}
-        settings = {(r.temperature, r.max_new_tokens, r.end_ids) for r in requests}
-        for temperature, max_tokens, end_ids in sorted(settings, key=repr):
-            numbers = [
-                i
-                for i, r in enumerate(requests)
-                if (r.temperature, r.max_new_tokens, r.end_ids) == (temperature, max_tokens, end_ids)
-            ]
-            answer = self._client.generate(
-                prompts=[list(requests[i].ids) for i in numbers],
-                n=1,
-                temperature=temperature,
-                max_tokens=max_tokens,
-                logprobs=0,
-                generation_kwargs={"stop_token_ids": sorted(end_ids), "ignore_eos": True},
-            )
-            for i, ids, logprobs in zip(numbers, answer["completion_ids"], answer["logprobs"], strict=True):
-                results[i] = Generated(tuple(ids), tuple(float(at[0]) for at in logprobs))
-        return [results[i] for i in range(len(requests))]

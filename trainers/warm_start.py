@@ -8,7 +8,7 @@ it counts echoes. Nothing in it was taught about distinct sources; that is left 
 
 from __future__ import annotations
 
-import json
+import itertools
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -23,12 +23,13 @@ from transformers import LlamaForCausalLM
 from provgym.envs.actions import format_stop
 from provgym.envs.presentation import PresentationConfig
 from provgym.envs.provenance import REPRESENTATION_KINDS, Stance
+from provgym.eval.run_files import write_json_atomic
 from provgym.generators.conditions import CONFLICT_CONDITIONS, GENERAL
 from provgym.generators.episode import EpisodeTask
 from provgym.generators.graphecho import BaseClaim, GraphEcho
 from provgym.generators.scripted import naive_walker, start_episode
 from provgym.generators.seeds import Purpose, derive_rng, derive_seed
-from provgym.generators.tiny import TinyDialogue, build_model, build_tokenizer
+from provgym.generators.tiny import PAD, TinyDialogue, build_model, build_tokenizer, vocabulary
 from provgym.rewards.outcome import Judgement, Verdict
 from provgym.trainers.papt_config import Strict
 
@@ -42,9 +43,13 @@ class WarmStartConfig(Strict):
         data_seed: GraphEcho-Syn's seed; only train claims are used.
         drill_steps: Steps on evidence lists without walking.
         clone_steps: Steps on the naive walker's episodes (a quarter of them drill).
+        confirm_steps: Further steps, with a schedule and an optimiser of their own, on a naive walker that seeks
+            confirmation: it likes to return to sources it has already read.
         drill_rows: Sequences per drill step.
         clone_rows: Episodes per cloning step.
-        learning_rate: Peak of a cosine schedule.
+        learning_rate: Peak of the cosine schedule of drill and cloning.
+        confirm_learning_rate: Peak of the last stage's.
+        confirm_probability: Of the naive walker in the last stage.
         stop_probability: Of the naive walker, before each walk but the first.
         stumble_probability: Chance before each action of an illegal move that is shown but not cloned, so that the
             policy goes on after a mistake of its own instead of repeating it.
@@ -58,9 +63,12 @@ class WarmStartConfig(Strict):
     data_seed: int = Field(default=42, ge=0)
     drill_steps: int = Field(default=150, ge=0)
     clone_steps: int = Field(default=1000, ge=0)
+    confirm_steps: int = Field(default=300, ge=0)
     drill_rows: int = Field(default=64, ge=1)
     clone_rows: int = Field(default=48, ge=1)
     learning_rate: float = Field(default=3e-3, gt=0.0)
+    confirm_learning_rate: float = Field(default=1.5e-3, gt=0.0)
+    confirm_probability: float = Field(default=0.5, ge=0.0, le=1.0)
     stop_probability: float = Field(default=0.1, ge=0.0, le=1.0)
     stumble_probability: float = Field(default=0.05, ge=0.0, lt=1.0)
     budgets: tuple[int, ...] = (3, 4, 5, 6, 7, 8)
@@ -96,16 +104,20 @@ class Sequence:
 
 
 def cloned_episode(
-    graphecho: GraphEcho, dialogue: TinyDialogue, config: WarmStartConfig, rng: np.random.Generator
+    graphecho: GraphEcho,
+    dialogue: TinyDialogue,
+    config: WarmStartConfig,
+    rng: np.random.Generator,
+    confirm_probability: float = 0.0,
 ) -> Sequence:
-    """Play one episode of the naive walker on a train claim and write it as ids."""
+    """Play one episode of the naive walker on a train claim and write it as ids; labels are shuffled."""
     claims = graphecho.of_split("train")
     condition = GENERAL if rng.random() < 0.5 else CONFLICT_CONDITIONS[rng.integers(len(CONFLICT_CONDITIONS))]
     instance = graphecho.instance(claims[rng.integers(len(claims))], condition, draw=int(rng.integers(10_000, 20_000)))
     budget = config.budgets[rng.integers(len(config.budgets))]
-    task = EpisodeTask(instance, budget, PresentationConfig(), int(rng.integers(2**62)), 0)
+    task = EpisodeTask(instance, budget, PresentationConfig(source_labels="shuffled"), int(rng.integers(2**62)), 0)
     env = start_episode(task)
-    walker = naive_walker(config.stop_probability)
+    walker = naive_walker(config.stop_probability, confirm_probability)
     sequence = Sequence([], [], [])
     sequence.world(dialogue, env.observation_lines, None)
     done = False
@@ -168,14 +180,16 @@ def cloning_loss(
 
 
 def batches(graphecho: GraphEcho, dialogue: TinyDialogue, config: WarmStartConfig) -> Iterator[list[Sequence]]:
-    """Yield the run's batches: drills first, then cloned episodes with a quarter of drills."""
+    """Yield the run's batches: drills, then cloned episodes with a quarter of drills, then seekers of confirmation."""
     claims = graphecho.of_split("train")
-    for step in range(config.drill_steps + config.clone_steps):
+    first_stage = config.drill_steps + config.clone_steps
+    for step in range(first_stage + config.confirm_steps):
         rng = derive_rng(config.seed, Purpose.CLONING, step)
         if step < config.drill_steps or step % 4 == 0:
             yield [drilled_list(claims, dialogue, rng) for _ in range(config.drill_rows)]
-        else:
-            yield [cloned_episode(graphecho, dialogue, config, rng) for _ in range(config.clone_rows)]
+            continue
+        confirm = 0.0 if step < first_stage else config.confirm_probability
+        yield [cloned_episode(graphecho, dialogue, config, rng, confirm) for _ in range(config.clone_rows)]
 
 
 def warm_start(config: WarmStartConfig, on_step: Callable[[int, int, float, float], None] | None = None) -> Path:
@@ -196,31 +210,45 @@ def warm_start(config: WarmStartConfig, on_step: Callable[[int, int, float, floa
         num_layers=config.num_layers,
         initializer_range=config.initializer_range,
     )
-    graphecho = GraphEcho.generate(config.data_seed)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(config.seed)
-        readout = nn.Linear(config.hidden_size, 2)
-    parameters = [*model.parameters(), *readout.parameters()]
-    optimizer = torch.optim.AdamW(parameters, lr=config.learning_rate, betas=(0.9, 0.98), weight_decay=0.01)
-    total = config.drill_steps + config.clone_steps
-    pad_id = int(tokenizer.convert_tokens_to_ids("<pad>"))
-    history = []
-    for step, batch in enumerate(batches(graphecho, dialogue, config)):
-        scale = min(1.0, (step + 1) / 30) * (0.05 + 0.95 * 0.5 * (1 + math.cos(math.pi * step / total)))
-        for group in optimizer.param_groups:
-            group["lr"] = config.learning_rate * scale
-        action_loss, stance_loss = cloning_loss(model, readout, batch, pad_id)
-        loss = action_loss + config.stance_loss_weight * stance_loss
-        optimizer.zero_grad()
-        torch.autograd.backward(loss)
-        nn.utils.clip_grad_norm_(parameters, 1.0)
-        optimizer.step()
-        history.append((float(action_loss.detach()), float(stance_loss.detach())))
-        if on_step is not None:
-            on_step(step + 1, total, *history[-1])
+    stream = batches(GraphEcho.generate(config.data_seed), dialogue, config)
+    first_stage = config.drill_steps + config.clone_steps
+    history: list[tuple[float, float]] = []
+    for steps, peak in ((first_stage, config.learning_rate), (config.confirm_steps, config.confirm_learning_rate)):
+        stage = _Stage(model, config, steps, peak)
+        for batch in itertools.islice(stream, steps):
+            history.append(stage.step(batch))
+            if on_step is not None:
+                on_step(len(history), first_stage + config.confirm_steps, *history[-1])
     config.out.mkdir(parents=True, exist_ok=True)
     model.save_pretrained(config.out)
     tokenizer.save_pretrained(config.out)
-    (config.out / "warm_start.json").write_text(config.model_dump_json(indent=2) + "\n", encoding="utf-8")
-    (config.out / "loss.json").write_text(json.dumps(history), encoding="utf-8")
+    write_json_atomic(config.out / "warm_start.json", config.model_dump(mode="json", exclude={"out"}))
+    write_json_atomic(config.out / "loss.json", history)
     return config.out
+
+
+class _Stage:
+    """An optimiser, a cosine schedule and a stance read-out of their own."""
+
+    def __init__(self, model: LlamaForCausalLM, config: WarmStartConfig, steps: int, peak: float) -> None:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(config.seed)
+            self._readout = nn.Linear(config.hidden_size, 2)
+        self._model, self._steps, self._peak = model, steps, peak
+        self._stance_loss_weight = config.stance_loss_weight
+        self._parameters = [*model.parameters(), *self._readout.parameters()]
+        self._optimizer = torch.optim.AdamW(self._parameters, lr=peak, betas=(0.9, 0.98), weight_decay=0.01)
+        self._done = 0
+
+    def step(self, batch: list[Sequence]) -> tuple[float, float]:
+        """Take one step; returns (action loss, stance loss)."""
+        cosine = 0.05 + 0.95 * 0.5 * (1 + math.cos(math.pi * self._done / self._steps))
+        for group in self._optimizer.param_groups:
+            group["lr"] = self._peak * min(1.0, (self._done + 1) / 30) * cosine
+        self._done += 1
+        action_loss, stance_loss = cloning_loss(self._model, self._readout, batch, vocabulary().index(PAD))
+        self._optimizer.zero_grad()
+        torch.autograd.backward(action_loss + self._stance_loss_weight * stance_loss)
+        nn.utils.clip_grad_norm_(self._parameters, 1.0)
+        self._optimizer.step()
+        return float(action_loss.detach()), float(stance_loss.detach())

@@ -373,7 +373,7 @@ def _checked(validate: Any, value: str, option: str) -> Any:
 def _one_line(error: BaseException) -> str:
     from pydantic import ValidationError
 
-    from provgym.eval.run_defaults import problems_of
+    from provgym.eval.problems import problems_of
 
     text = problems_of(error) if isinstance(error, ValidationError) else str(error) or type(error).__name__
     return " ".join(" ".join([text, *getattr(error, "__notes__", ())]).split())

@@ -110,6 +110,7 @@ def make_trainer(tmp_path: Path) -> Callable[..., PaptTrainer]:
                 output_dir=tmp_path / "out",
                 callbacks=callbacks,
             )
+        assert trainer.model is not None
         trainer.model.train()
         trainer.current_gradient_accumulation_steps = trainer.args.gradient_accumulation_steps
         return trainer

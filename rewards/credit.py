@@ -1,0 +1,102 @@
+"""Step credit: the rubric's total split over the actions that earned it, and advantages for each action.
+
+Splitting is exact: the step rewards of an episode sum to the rubric's total. An action is then judged by what came
+from it onwards, as in GRPO's process supervision, instead of by the whole episode.
+
+Source: DeepSeekMath, arXiv:2402.03300, section 4.1.3; the split of the PAPT terms is ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from provgym.rewards.outcome import WalkOutcome
+from provgym.rewards.rubric import Rubric
+
+
+def step_rewards(
+    outcome: WalkOutcome, rubric: Rubric, *, is_new: Sequence[bool], is_echo: Sequence[bool], is_charged: Sequence[bool],
+    is_illegal: Sequence[bool],
+) -> NDArray[np.float64]:
+    """Split an episode's total over its actions.
+
+    Coverage goes to the walks that reached a new source (evenly), echo to the walks that repeated one, cost to the
+    actions that used budget, illegality to the actions that did nothing; verdict and count, and any term that nothing earned, go to the last action.
+
+    Shapes: A actions.
+
+    Args:
+        outcome: A finished, scored walk.
+        rubric: The objective.
+        is_new: (A,) whether the action reached a source not acquired before.
+        is_echo: (A,) whether it repeated an acquired atom.
+        is_charged: (A,) whether it used a walk of the budget.
+        is_illegal: (A,) whether it followed no edge or could not be parsed.
+
+    Returns:
+        (A,) rewards that sum to ``rubric.score(outcome).total``.
+
+    Raises:
+        ValueError: If there is no action, or the sequences differ in length.
+    """
+    lengths = [len(flags) for flags in (is_new, is_echo, is_charged, is_illegal)]
+    if not lengths[0] or len(set(lengths)) > 1:
+        raise ValueError(f"need one flag per action in each sequence, found {lengths}")
+    earned = {"coverage": is_new, "echo": is_echo, "cost": is_charged, "illegal": is_illegal}
+    rewards = np.zeros(len(is_new))
+    for name, value in rubric.score(outcome).terms.items():
+        amount = rubric.weights[name] * value
+        flags = np.asarray(earned.get(name, ()), dtype=np.float64)
+        if flags.size and flags.sum() > 0:
+            rewards += amount * flags / flags.sum()
+        else:
+            rewards[-1] += amount
+    return rewards
+
+
+def step_advantages(
+    rewards: Sequence[NDArray[np.float64] | None], group_size: int, *, scale_by_std: bool = True, epsilon: float = 0.0
+) -> list[NDArray[np.float64]]:
+    """Return each action's return-to-go, centred on the group's at the same step.
+
+    A member that has ended counts at later steps with its last action's return: what stopping was worth.
+
+    Shapes: B prompts, G trajectories per prompt, A_i actions of trajectory i.
+
+    Args:
+        rewards: (B*G,) step rewards, the G trajectories of a prompt adjacent; None = not scored.
+        group_size: G, at least 2.
+        scale_by_std: Divide by the sample standard deviation of the group's totals.
+        epsilon: Added to it.
+
+    Returns:
+        (A_i,) advantages per trajectory; empty for one that is not scored, and 0 where totals have no spread.
+
+    Raises:
+        ValueError: If ``group_size`` < 2 or does not divide the number of trajectories.
+    """
+    if group_size < 2 or len(rewards) % group_size:
+        raise ValueError(f"{len(rewards)} trajectories do not split into groups of group_size={group_size} >= 2")
+    advantages: list[NDArray[np.float64]] = []
+    for start in range(0, len(rewards), group_size):
+        advantages += _group(rewards[start : start + group_size], scale_by_std, epsilon)
+    return advantages
+
+
+def _group(
+    rewards: Sequence[NDArray[np.float64] | None], scale_by_std: bool, epsilon: float
+) -> list[NDArray[np.float64]]:
+    to_go = [np.zeros(0) if r is None else np.cumsum(r[::-1])[::-1] for r in rewards]
+    scored = [g for g in to_go if g.size]
+    totals = np.array([g[0] for g in scored])
+    if len(scored) < 2 or np.ptp(totals) <= 1e-9:
+        return [np.zeros_like(g) for g in to_go]
+    longest = max(g.size for g in scored)
+    # A member that has ended carries its last return on.
+    table = np.array([np.concatenate([g, np.full(longest - g.size, g[-1])]) for g in scored])  # (scored, A)
+    baseline = table.mean(axis=0)  # (A,)
+    scale = float(totals.std(ddof=1)) + epsilon if scale_by_std else 1.0
+    return [(g - baseline[: g.size]) / scale for g in to_go]
