@@ -18,13 +18,19 @@ from provgym.rewards.rubric import Rubric
 
 
 def step_rewards(
-    outcome: WalkOutcome, rubric: Rubric, *, is_new: Sequence[bool], is_echo: Sequence[bool], is_charged: Sequence[bool],
+    outcome: WalkOutcome,
+    rubric: Rubric,
+    *,
+    is_new: Sequence[bool],
+    is_echo: Sequence[bool],
+    is_charged: Sequence[bool],
     is_illegal: Sequence[bool],
 ) -> NDArray[np.float64]:
     """Split an episode's total over its actions.
 
     Coverage goes to the walks that reached a new source (evenly), echo to the walks that repeated one, cost to the
-    actions that used budget, illegality to the actions that did nothing; verdict and count, and any term that nothing earned, go to the last action.
+    actions that used budget, illegality to the actions that did nothing; verdict and count, and any term that
+    nothing earned, go to the last action.
 
     Shapes: A actions.
 

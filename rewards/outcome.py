@@ -108,13 +108,9 @@ class WalkOutcome:
         if self.budget < 1:
             raise ValueError(f"budget={self.budget} must be >= 1")
         if (self.judgement is not None) != (self.ending is Ending.ANSWERED):
-            raise ValueError(
-                f"a judgement goes with ending 'answered' only, found ending={self.ending.value!r}"
-            )
+            raise ValueError(f"a judgement goes with ending 'answered' only, found ending={self.ending.value!r}")
         if self.walks + self.invalid_actions > self.budget:
-            raise ValueError(
-                f"walks={self.walks} + invalid_actions={self.invalid_actions} exceed budget={self.budget}"
-            )
+            raise ValueError(f"walks={self.walks} + invalid_actions={self.invalid_actions} exceed budget={self.budget}")
 
     @property
     def available(self) -> int:

@@ -70,9 +70,7 @@ class Rubric:
 
     def __post_init__(self) -> None:
         if set(self.terms) != set(self.weights):
-            raise ValueError(
-                f"terms {sorted(self.terms)} and weights {sorted(self.weights)} must have the same names"
-            )
+            raise ValueError(f"terms {sorted(self.terms)} and weights {sorted(self.weights)} must have the same names")
         for name, weight in self.weights.items():
             if not math.isfinite(weight):
                 raise ValueError(f"weights[{name!r}]={weight} must be finite")

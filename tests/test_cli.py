@@ -78,18 +78,21 @@ def test_version(run: Callable[..., Answer]) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ("eval walk naiv", "did you mean naive?"),
-        ("eval walk naive --budget 0", "budgets.0: Input should be greater than or equal to 1; found 0"),
-        ("eval walk naive --mitigation M7", "'M0', 'M1', 'M2' or 'M3'; found 'M7'"),
-        ("eval walk naive --conditions C9", "condition 'C9' is unknown"),
-        ("eval walk naive --samples 3", "samples=3 with greedy decoding"),
-        ("eval walk naive --temperature 0.5", "add --sampled"),
-        ("eval walk naive --claims a.jsonl --scifact b", "--claims and --scifact exclude each other"),
-        ("eval walk naive --claims nowhere.jsonl", "nowhere.jsonl does not exist"),
-        ("eval walk naive --scifact nowhere", "claims_dev.jsonl does not exist"),
-        ("eval walk endpoint", "lacks --base-url and --model"),
-        ("eval walk tiny --max-rows 0 --limit 1", "max_rows: Input should be greater than or equal to 1; found 0"),
-        ("eval walk naive naive --limit 1", "two policies are called 'naive'"),
+        ("eval walk --policy naiv", "did you mean naive?"),
+        ("eval walk --policy naive --budget 0", "budgets.0: Input should be greater than or equal to 1; found 0"),
+        ("eval walk --policy naive --mitigation M7", "'M0', 'M1', 'M2' or 'M3'; found 'M7'"),
+        ("eval walk --policy naive --conditions C9", "condition 'C9' is unknown"),
+        ("eval walk --policy naive --samples 3", "samples=3 with greedy decoding"),
+        ("eval walk --policy naive --temperature 0.5", "add --sampled"),
+        ("eval walk --policy naive --claims a.jsonl --scifact b", "--claims and --scifact exclude each other"),
+        ("eval walk --policy naive --claims nowhere.jsonl", "nowhere.jsonl does not exist"),
+        ("eval walk --policy naive --scifact nowhere", "claims_dev.jsonl does not exist"),
+        ("eval walk --policy endpoint", "lacks --base-url and --model"),
+        (
+            "eval walk --policy tiny --max-rows 0 --limit 1",
+            "max_rows: Input should be greater than or equal to 1; found 0",
+        ),
+        ("eval walk --policy naive --policy naive --limit 1", "two policies are called 'naive'"),
         ("eval rescore nowhere", "nowhere does not exist"),
         ("eval rescore nowhere --variant half", "--variant 'half': Input should be 'full'"),
         ("eval rescore nowhere --weight echo", "expected TERM=NUMBER"),
@@ -116,7 +119,7 @@ def test_mistakes_are_one_line_and_status_2(run: Callable[..., Answer], words: s
 
 def test_debug_shows_the_traceback(run: Callable[..., Answer], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PROVGYM_DEBUG", "1")
-    result = CliRunner().invoke(app, ["eval", "walk", "naiv"])
+    result = CliRunner().invoke(app, ["eval", "walk", "--policy", "naiv"])
     assert isinstance(result.exception, FileNotFoundError)
 
 
@@ -127,7 +130,7 @@ def test_interrupt_is_status_130(run: Callable[..., Answer], monkeypatch: pytest
         raise KeyboardInterrupt
 
     monkeypatch.setattr(provgym.eval.walk_policies, "evaluate_policies", interrupt)
-    answer = run("eval", "walk", "naive")
+    answer = run("eval", "walk", "-p", "naive")
     assert answer.status == 130
     assert "the same command goes on" in answer.error
 
@@ -139,12 +142,26 @@ def test_our_own_bugs_are_not_dressed_up(run: Callable[..., Answer], monkeypatch
         raise TypeError("a bug")
 
     monkeypatch.setattr(provgym.eval.walk_policies, "evaluate_policies", broken)
-    result = CliRunner().invoke(app, ["eval", "walk", "naive"])
+    result = CliRunner().invoke(app, ["eval", "walk", "-p", "naive"])
     assert isinstance(result.exception, TypeError)
 
 
 def test_walk_end_to_end_on_two_policies(run: Callable[..., Answer], tmp_path: Path) -> None:
-    words = ("eval", "walk", "naive", "oracle", "--limit", "2", "--conditions", "C3", "--out", "out", "--parquet")
+    words = (
+        "eval",
+        "walk",
+        "-p",
+        "naive",
+        "-p",
+        "oracle",
+        "--limit",
+        "2",
+        "--conditions",
+        "C3",
+        "--out",
+        "out",
+        "--parquet",
+    )
     answer = run(*words)
     assert answer.status == 0, answer.error
     assert "4 episodes of 2 claims, split test, M1, budget 6, greedy, seed 42" in answer.text
@@ -166,7 +183,9 @@ def test_walk_end_to_end_on_two_policies(run: Callable[..., Answer], tmp_path: P
 
 def test_several_mitigations_and_budgets(run: Callable[..., Answer]) -> None:
     settings = ("--mitigation", "M0", "--mitigation", "M2", "--budget", "3", "--budget", "6")
-    answer = run("eval", "walk", "random", "--limit", "1", "--conditions", "C1", "--general-draws", "0", *settings)
+    answer = run(
+        "eval", "walk", "-p", "random", "--limit", "1", "--conditions", "C1", "--general-draws", "0", *settings
+    )
     assert answer.status == 0, answer.error
     assert "4 episodes of 1 claims" in answer.text
     for setting in ("M0/B3", "M0/B6", "M2/B3", "M2/B6"):
@@ -179,7 +198,7 @@ def test_tiny_policy_on_scifact_is_called_not_meaningful(
     """The report of real dev claims: what was kept, what was left out, constant SUPPORT beside, unknown tokens."""
     build_model(1, hidden_size=16, num_layers=1, num_heads=2, intermediate_size=16).save_pretrained(tmp_path / "t")
     build_tokenizer().save_pretrained(tmp_path / "t")
-    answer = run("eval", "walk", "t", "--scifact", str(shared_data / "scifact"), "--limit", "3")
+    answer = run("eval", "walk", "-p", "t", "--scifact", str(shared_data / "scifact"), "--limit", "3")
     assert answer.status == 0, answer.error
     assert "kept 188 of 300 claims (124 SUPPORT, 64 CONTRADICT = REFUTE)" in answer.text
     assert "10 claims have more than one evidence document" in answer.text
@@ -191,7 +210,16 @@ def test_tiny_policy_on_scifact_is_called_not_meaningful(
 
 
 def test_constant_support_beside_scifact_figures(run: Callable[..., Answer], tmp_path: Path, shared_data: Path) -> None:
-    words = ("eval", "walk", "oracle", "--scifact", str(shared_data / "scifact"), "--conditions", "one_doc_one_route")
+    words = (
+        "eval",
+        "walk",
+        "-p",
+        "oracle",
+        "--scifact",
+        str(shared_data / "scifact"),
+        "--conditions",
+        "one_doc_one_route",
+    )
     answer = run(*words, "--out", "out")
     assert answer.status == 0, answer.error
     probes = json.loads((tmp_path / "out" / "oracle" / "summary.json").read_text())["probes"]["conditions"]
@@ -200,7 +228,7 @@ def test_constant_support_beside_scifact_figures(run: Callable[..., Answer], tmp
 
 
 def test_rescore_a_stored_evaluation(run: Callable[..., Answer], tmp_path: Path) -> None:
-    assert run("eval", "walk", "oracle", "--limit", "1", "--out", "out", "--general-draws", "0").status == 0
+    assert run("eval", "walk", "-p", "oracle", "--limit", "1", "--out", "out", "--general-draws", "0").status == 0
     answer = run("eval", "rescore", "out/oracle", "--variant", "verdict_only", "--out", "again.json")
     assert answer.status == 0, answer.error
     metrics = json.loads((tmp_path / "again.json").read_text())["metrics"]
@@ -226,7 +254,7 @@ def test_export_check_and_walk_round_trip(run: Callable[..., Answer], tmp_path: 
     assert answer.status == 0, answer.error
     assert "kept 10 instances, left out 0 bad lines" in answer.text
     assert "test: 2 claims, 4 instances; gold: 4 MIXED; conditions: 2 C1, 2 C2" in answer.text
-    answer = run("eval", "walk", "oracle", "--claims", "data/test.jsonl")
+    answer = run("eval", "walk", "-p", "oracle", "--claims", "data/test.jsonl")
     assert answer.status == 0, answer.error
     assert "4 episodes of 2 claims" in answer.text
 
@@ -268,4 +296,4 @@ def test_warm_start_command(run: Callable[..., Answer], tmp_path: Path) -> None:
     answer = run("warm-start", "--config", str(config), *steps, *small)
     assert answer.status == 0, answer.error
     assert "--model.path start" in answer.text
-    assert run("eval", "walk", "start", "--limit", "1", "--conditions", "C1").status == 0
+    assert run("eval", "walk", "-p", "start", "--limit", "1", "--conditions", "C1").status == 0

@@ -90,13 +90,8 @@ def test_source_recipe_is_one_epoch_without_general_conditions() -> None:
     assert len(config.phases) == 1
     assert config.total_steps * config.optim.groups_per_step == config.data.train_claims == 500
     assert config.data.general_share == 0.0
-    assert config.phases[0].rubric().weights == {
-        "verdict": 1.0,
-        "count": 0.4,
-        "coverage": 0.4,
-        "echo": -0.4,
-        "cost": -0.05,
-    }
+    weights = {"verdict": 1.0, "count": 0.4, "coverage": 0.4, "echo": -0.4, "cost": -0.05}
+    assert {name: w for name, w in config.phases[0].rubric().weights.items() if w} == weights
 
 
 def test_warm_start_file_writes_out_the_defaults() -> None:

@@ -85,8 +85,8 @@ class Recorder(TrainerCallback):
             f"train/{k}": v for k, v in logs.items() if isinstance(v, int | float) and k != "epoch"
         }
         values |= step_figures(record)
-        is_new = self._tracker.log(state.global_step, values, instances=record.instances(self._group_size))
-        if is_new and state.global_step % self._episodes_every == 0:
+        self._tracker.log(state.global_step, values, instances=record.instances(self._group_size))
+        if state.global_step % self._episodes_every == 0:
             shown = record.episodes[:8]
             self._tracker.log_episodes(state.global_step, shown, [f["reward"] for f in record.facts[: len(shown)]])
         if self._bar is not None:

@@ -183,6 +183,8 @@ class OptimConfig(Strict):
         kl_weight: beta; 0 needs no reference model; ours.
         loss_type: TRL's name; ``dr_grpo`` and ``dapo`` do not weigh tokens by episode length; ours. TRL's ``bnpo`` is
             left out: its result depends on ``micro_batch``.
+        credit: ``trajectory`` judges every action by the whole episode (GRPO with outcome supervision, the source's);
+            ``step`` by what came of it (process supervision), see :mod:`provgym.rewards.credit`.
         scale_advantages: Divide by the group's standard deviation (GRPO).
         clip: epsilon of the ratio.
         max_grad_norm: Gradient clipping.
@@ -198,6 +200,7 @@ class OptimConfig(Strict):
     temperature: float = Field(default=1.0, gt=0.0)
     kl_weight: float = Field(default=0.0, ge=0.0)
     loss_type: Literal["grpo", "dr_grpo", "dapo"] = "dapo"
+    credit: Literal["trajectory", "step"] = "trajectory"
     scale_advantages: bool = True
     clip: float = Field(default=0.2, gt=0.0)
     max_grad_norm: float = Field(default=1.0, gt=0.0)

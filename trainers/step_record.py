@@ -30,6 +30,7 @@ class EpisodeRecord(NamedTuple):
         trained_tokens: Tokens that enter the loss.
         facts: What is logged of it.
         error: Why it ended in ``error``, else None.
+        step_rewards: What each action earned; they sum to ``total``. Empty unless steps get credit of their own.
     """
 
     instance_id: str
@@ -37,6 +38,7 @@ class EpisodeRecord(NamedTuple):
     trained_tokens: int
     facts: dict[str, float]
     error: str | None
+    step_rewards: tuple[float, ...] = ()
 
 
 @dataclass
@@ -80,10 +82,11 @@ class StepRecord:
         return [record.instance_id for record in self.records[::group_size]]
 
 
-def record_episode(episode: Episode, score: Score) -> EpisodeRecord:
+def record_episode(episode: Episode, score: Score, step_rewards: Sequence[float] = ()) -> EpisodeRecord:
     """Return what all processes learn of an episode."""
     trained = episode.tokens.sampled if episode.tokens is not None and score.is_scored else 0
-    return EpisodeRecord(episode.instance_id, score.total, trained, episode_facts(episode, score), episode.error)
+    facts = episode_facts(episode, score)
+    return EpisodeRecord(episode.instance_id, score.total, trained, facts, episode.error, tuple(step_rewards))
 
 
 def episode_facts(episode: Episode, score: Score) -> dict[str, float]:

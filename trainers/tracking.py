@@ -1,29 +1,24 @@
 """What a run logs: one JSON line per step on disk, and the same in Weights & Biases.
 
-The file is the record; W&B mirrors it. After a resume nothing is logged twice: steps that the file already holds are
-replayed identically by the exact resume and skipped. Offline, one W&B run id has one folder per segment under
-``runs/NAME/wandb``; ``wandb sync --append`` joins them.
+The file is the record; W&B mirrors it, see :mod:`provgym.trainers.wandb_mirror`. After a resume nothing is logged
+twice: steps that the file already holds are replayed identically by the exact resume and skipped. Offline, one W&B run
+id has one folder per segment under ``runs/NAME/wandb``; ``wandb sync --append`` joins them.
 """
 
 from __future__ import annotations
 
-import json
 import math
 import os
-import secrets
-import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from provgym.eval.run_files import write_json_atomic
 from provgym.generators.episode import Episode
 from provgym.generators.json_lines import BadLine, atomic_file, dump_json_line, read_json_lines
 from provgym.trainers.papt_config import TrackingConfig
+from provgym.trainers.wandb_mirror import STEP_KEY, WandbMirror, identify, open_mirror
 
-STEP_KEY = "step"
-_IDENTITY = "wandb_run.json"
 EPISODE_COLUMNS = (
     "step",
     "instance",
@@ -60,22 +55,21 @@ class Tracker:
         run_id: str | None,
         is_main: bool,
     ) -> None:
-        known_id = run_id or _earlier_run_id(run_dir, training_hash)
-        self.run_id = known_id or secrets.token_hex(4)
+        identity, is_known = identify(run_dir, training_hash, config.wandb, run_id)
+        self.run_id = identity.run_id
         self._path = run_dir / "metrics.jsonl"
         self._is_main = is_main
         self._last_step = -1
-        self._wandb: Any = None
+        self._mirror: WandbMirror | None = None
         if not is_main:
             return
         run_dir.mkdir(parents=True, exist_ok=True)
-        if known_id is None:
+        if not is_known:
             self._path.unlink(missing_ok=True)
-        self._last_step = _last_logged_step(self._path)
-        identity = {"run_id": self.run_id, "mode": config.wandb, "training_hash": training_hash}
-        write_json_atomic(run_dir / _IDENTITY, identity)
-        if config.wandb != "disabled":
-            self._wandb = _start_wandb(run_dir, config, resolved, self.run_id)
+        rows = _repaired_rows(self._path)
+        self._last_step = max((int(row[STEP_KEY]) for row in rows), default=-1)
+        identity.save(run_dir)
+        self._mirror = open_mirror(run_dir, config, resolved, identity, rows)
 
     def log(self, step: int, values: Mapping[str, float | int | None], *, instances: Sequence[str] = ()) -> bool:
         """Log one step's figures; a step that is already on file is left alone.
@@ -104,23 +98,20 @@ class Tracker:
             error.add_note(f"{self._path} could not be written; free space, then give the same command again")
             raise
         self._last_step = step
-        if self._wandb is not None:
-            self._wandb.log({STEP_KEY: step} | {k: v for k, v in figures.items() if v is not None})
+        if self._mirror is not None:
+            self._mirror.log(row)
         return True
 
     def log_episodes(self, step: int, episodes: Sequence[Episode], rewards: Sequence[float]) -> None:
-        """Log whole episodes, with the provenance of every step, as a W&B table."""
-        if not self._is_main or self._wandb is None:
-            return
-        import wandb
-
-        rows = [_episode_row(step, e, r) for e, r in zip(episodes, rewards, strict=True)]
-        self._wandb.log({"episodes": wandb.Table(columns=list(EPISODE_COLUMNS), data=rows), STEP_KEY: step})
+        """Log whole episodes, with the provenance of every step, as a W&B table, unless they are there already."""
+        if self._mirror is not None:
+            rows = [_episode_row(step, e, r) for e, r in zip(episodes, rewards, strict=True)]
+            self._mirror.log_table(step, "episodes", EPISODE_COLUMNS, rows)
 
     def log_summary(self, values: Mapping[str, Any]) -> None:
         """Put final figures into the W&B run's summary."""
-        if self._wandb is not None:
-            self._wandb.summary.update(dict(values))
+        if self._mirror is not None:
+            self._mirror.log_summary(values)
 
     def __enter__(self) -> Self:
         return self
@@ -128,64 +119,27 @@ class Tracker:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._wandb is not None:
-            self._wandb.finish(exit_code=0 if kind is None else 1)
+        if self._mirror is not None:
+            self._mirror.finish(failed=kind is not None)
 
 
-def _start_wandb(run_dir: Path, config: TrackingConfig, resolved: Mapping[str, Any], run_id: str) -> Any:
-    """Begin W&B's part; without the package there is none, and one warning says so."""
-    try:
-        import wandb
-    except ImportError as error:
-        warnings.warn(
-            f"Weights & Biases can't be imported ({error}): the run is logged to {run_dir / 'metrics.jsonl'} only. "
-            "`pip install wandb` adds it, tracking.wandb: disabled silences this",
-            stacklevel=3,
-        )
-        return None
-    os.environ.setdefault("WANDB_SILENT", "true")
-    run = wandb.init(
-        id=run_id,
-        name=run_dir.name,
-        project=config.project,
-        dir=str(run_dir),
-        mode=config.wandb,
-        resume="allow" if config.wandb == "online" else None,
-        config=dict(resolved),
-        settings=wandb.Settings(x_disable_stats=True, x_disable_meta=True),
-    )
-    # Our own step is the axis: W&B's counter starts again with every segment.
-    run.define_metric(STEP_KEY)
-    run.define_metric("*", step_metric=STEP_KEY)
-    return run
-
-
-def _earlier_run_id(run_dir: Path, training_hash: str) -> str | None:
-    """Return the id under which an earlier start of this very run logged, if there was one."""
-    path = run_dir / _IDENTITY
-    if not path.is_file():
-        return None
-    identity = json.loads(path.read_text(encoding="utf-8"))
-    return str(identity["run_id"]) if identity.get("training_hash") == training_hash else None
-
-
-def _last_logged_step(path: Path) -> int:
-    """Return the last step on file, -1 if none; a line that a kill left half-written is cut away.
+def _repaired_rows(path: Path) -> list[dict[str, Any]]:
+    """Return what is on file; a last line that a kill left half-written is cut away.
 
     Raises:
         ValueError: If a line other than the last is damaged.
     """
     if not path.is_file():
-        return -1
+        return []
     lines = list(read_json_lines(path))
     bad = [line for line in lines if isinstance(line, BadLine)]
     if bad and bad != lines[-1:]:
         raise ValueError(f"{path}, line {bad[0].line}: {bad[0].problem}; the file was changed by hand: remove it")
     rows = [line.data for line in lines if not isinstance(line, BadLine)]
-    if bad:
+    if bad or not path.read_bytes().endswith(b"\n"):  # the next line must not be glued to a whole last one
         with atomic_file(path) as file:
-            file.writelines(json.dumps(row).encode() + b"\n" for row in rows)
-    return max((int(row[STEP_KEY]) for row in rows), default=-1)
+            file.writelines(dump_json_line(row) for row in rows)
+    return rows
 
 
 def _episode_row(step: int, episode: Episode, reward: float) -> list[Any]:

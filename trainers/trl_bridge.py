@@ -15,9 +15,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from accelerate.utils import gather_object
 from datasets import Dataset
+from numpy.typing import NDArray
 from peft import LoraConfig
 from safetensors import SafetensorError
 from torch import Tensor, nn
@@ -25,8 +27,10 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallba
 
 from provgym.generators.episode import Episode, EpisodeTask
 from provgym.rewards.advantages import group_advantages
+from provgym.rewards.credit import step_advantages
 from provgym.rewards.outcome import Ending
 from provgym.trainers.papt_config import PaptConfig
+from provgym.trainers.step_credit import episode_step_rewards, spread_over_tokens
 from provgym.trainers.step_record import RunStopped, StepRecord, check_step, record_episode
 from provgym.trainers.training_rows import TrainingRows
 
@@ -116,11 +120,13 @@ class PaptTrainer(GRPOTrainer):
     def _reward(self, prompts: list[str], **_: Any) -> list[float | None]:
         """Score the episodes just played; None = not scored."""
         step = self.last_step
-        scores = [
-            self._papt.phase_of_step(self._training_rows.step_of(row)).rubric().score(episode.outcome)
-            for row, episode in zip(step.rows, step.episodes, strict=True)
-        ]
-        local = [record_episode(e, s) for s, e in zip(scores, step.episodes, strict=True)]
+        by_step = self._papt.optim.credit == "step"
+        local = []
+        for row, episode in zip(step.rows, step.episodes, strict=True):
+            rubric = self._papt.phase_of_step(self._training_rows.step_of(row)).rubric()
+            score = rubric.score(episode.outcome)
+            earned = episode_step_rewards(episode, rubric).tolist() if by_step and score.is_scored else ()
+            local.append(record_episode(episode, score, earned))
         step.records = gather_object(local)
         check_step(
             self.state.global_step + 1,
@@ -142,10 +148,23 @@ class PaptTrainer(GRPOTrainer):
         step.zero_spread_groups = result.zero_spread_groups
         start = self.accelerator.process_index * len(inputs)
         local = result.values[start : start + len(inputs)]
+        if self._papt.optim.credit == "step":
+            local = self._step_advantages(slice(start, start + len(inputs)), output["completion_ids"].shape[1])
         device = output["prompt_ids"].device
-        output["advantages"] = torch.tensor(local, dtype=torch.float32, device=device)
+        output["advantages"] = torch.tensor(local, dtype=torch.float32, device=device)  # (B,) or (B, T)
         output["row_weight"] = torch.tensor(step.row_weight, device=device)
         return output
+
+    def _step_advantages(self, own: slice, width: int) -> NDArray[np.float64]:
+        """Return the advantages of this process's tokens, (B, T)."""
+        step, optim = self.last_step, self._papt.optim
+        earned = [None if math.isnan(r.total) else np.array(r.step_rewards) for r in step.records]
+        found = step_advantages(earned, optim.group_size, scale_by_std=optim.scale_advantages, epsilon=1e-4)
+        rows = [
+            np.zeros(width) if e.tokens is None or not len(a) else spread_over_tokens(e.tokens.mask, a, width)
+            for e, a in zip(step.episodes, found[own], strict=True)
+        ]
+        return np.stack(rows)
 
     def compute_loss(
         self, model: nn.Module, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None

@@ -144,16 +144,19 @@ def version() -> None:
 
 
 @eval_app.command(
-    epilog="Example: provgym eval walk runs/papt-tiny tiny oracle --limit 20 | "
-    "provgym eval walk smollm2 --scifact DIR --limit 20 | "
-    "provgym eval walk endpoint --base-url http://localhost:8000/v1 --model NAME"
+    epilog="Example: provgym eval walk --policy runs/papt-tiny --policy tiny --limit 20 | "
+    "provgym eval walk --policy smollm2 --scifact DIR --limit 20 | "
+    "provgym eval walk --policy endpoint --base-url http://localhost:8000/v1 --model NAME"
 )
 def walk(
     policies: Annotated[
         list[str],
-        typer.Argument(
+        typer.Option(
+            "--policy",
+            "-p",
             help="naive, oracle, random or bfs (scripted); tiny; smollm2; endpoint; a run's or checkpoint's folder; "
-            "a Hugging Face model's folder or id. Several are compared pairwise."
+            "a Hugging Face model's folder or id. Repeatable: several are compared pairwise.",
+            show_default=False,
         ),
     ],
     claims: Annotated[
@@ -177,6 +180,7 @@ def walk(
     seed: Annotated[int | None, typer.Option(help="Of presentation, sampling and intervals; 42 unless given.")] = None,
     data_seed: Annotated[int | None, typer.Option(help="Of generated claims; the run's, or 42, unless given.")] = None,
     preview_ids: Annotated[str | None, typer.Option(help="shown, or visited: hide sources until visited.")] = None,
+    source_labels: Annotated[str | None, typer.Option(help="short, shuffled or real.")] = None,
     parquet: Annotated[bool, typer.Option("--parquet", help="Also write episodes.parquet.")] = False,
     max_rows: Annotated[int, typer.Option(help="Episodes played at once.")] = 32,
     max_length: Annotated[int | None, typer.Option(help="Longest episode in tokens.")] = None,
@@ -199,6 +203,7 @@ def walk(
         "mitigations": mitigation,
         "budgets": budget,
         "preview_ids": preview_ids,
+        "source_labels": source_labels,
         "decoding": "sampled" if sampled else None,
         "samples": samples,
         "seed": seed,

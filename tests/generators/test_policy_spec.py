@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -27,17 +28,17 @@ def adapter_folder(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) 
     folder = tmp_path_factory.mktemp("adapters") / "adapter"
     model, tokenizer = load_tiny(tiny_folder)
     adapted = get_peft_model(model, LoraConfig(r=2, init_lora_weights=False, target_modules="all-linear"))
-    adapted.save_pretrained(folder)
+    adapted.save_pretrained(str(folder))
     tokenizer.save_pretrained(folder)
     return folder
 
 
-def write_run(folder: Path, model: dict[str, object], weights: Path) -> Path:
+def write_run(folder: Path, model: Mapping[str, object], weights: Path) -> Path:
     """What a finished run leaves of its policy."""
     folder.mkdir(parents=True)
     shutil.copytree(weights, folder / "policy")
     shutil.copytree(weights, folder / "checkpoints" / "checkpoint-20")
-    config = {"name": folder.name, "phases": [{"steps": 20}], "model": model, "generation": {"max_length": 512}}
+    config = {"name": folder.name, "phases": [{"steps": 20}], "model": dict(model), "generation": {"max_length": 512}}
     (folder / "config.yaml").write_text(yaml.safe_dump(config))
     return folder
 

@@ -156,8 +156,10 @@ def test_resolved_configuration_reloads_equal(tmp_path: Path, file: Path, model:
     assert model.model_validate(yaml.safe_load(saved.read_text())) == config  # any other YAML reader agrees
 
 
-scalars = st.none() | st.booleans() | st.integers(-(10**9), 10**9) | st.text(max_size=12)
-scalars |= st.floats(allow_nan=False, allow_infinity=False, width=32)
+floats = st.floats(allow_nan=False, allow_infinity=False, width=32)
+scalars: st.SearchStrategy[Any] = st.one_of(
+    st.none(), st.booleans(), st.integers(-(10**9), 10**9), st.text(max_size=12), floats
+)
 
 
 @given(

@@ -6,6 +6,7 @@ import json
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -208,8 +209,8 @@ def test_interrupt_ends_the_running_process(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(papt_seeds, "command_of", lambda *_: [sys.executable, "-c", "import time; time.sleep(600)"])
-    monkeypatch.setattr(papt_seeds.subprocess, "Popen", remember)
-    monkeypatch.setattr(papt_seeds.time, "sleep", interrupt)
+    monkeypatch.setattr(subprocess, "Popen", remember)
+    monkeypatch.setattr(time, "sleep", interrupt)
     assert papt_seeds.main(["--config", str(config_file(tmp_path)), "--seeds", "1,2"]) == 130
     assert "the same command goes on" in capfd.readouterr().err
     (process,) = started

@@ -7,6 +7,7 @@ import os
 import random
 import shutil
 import signal
+import struct
 import subprocess
 import sys
 import time
@@ -17,6 +18,7 @@ from typing import Any
 import pytest
 import torch
 import yaml
+from wandb.proto import wandb_internal_pb2
 
 from provgym.trainers import papt
 from provgym.trainers.checkpoints import whole_checkpoints
@@ -232,6 +234,26 @@ def steps_logged(folder: Path) -> int:
     return file.read_bytes().count(b"\n") if file.exists() else 0
 
 
+def wandb_steps(path: Path) -> list[int]:
+    """Return the steps of the history in a W&B file (LevelDB's log format after a header of 7 bytes)."""
+    data, place, pending = path.read_bytes(), 7, b""
+    steps = []
+    while place + 7 <= len(data):
+        if 32_768 - place % 32_768 < 7:  # a block's tail too short for a record's head
+            place += 32_768 - place % 32_768
+            continue
+        _, size, kind = struct.unpack("<IHB", data[place : place + 7])
+        pending = (b"" if kind in (1, 2) else pending) + data[place + 7 : place + 7 + size]
+        place += 7 + size
+        if kind in (1, 4):  # whole, or the last piece
+            record = wandb_internal_pb2.Record()
+            record.ParseFromString(pending)
+            values = {item.key or ".".join(item.nested_key): item.value_json for item in record.history.item}
+            if "train/loss" in values:
+                steps.append(int(json.loads(values["step"])))
+    return steps
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("lora", [None, LORA], ids=["full", "lora"])
 def test_killed_three_times_ends_the_same(make_config: MakeConfig, tmp_path: Path, lora: dict[str, int] | None) -> None:
@@ -244,7 +266,7 @@ def test_killed_three_times_ends_the_same(make_config: MakeConfig, tmp_path: Pat
         config = make_config(
             name=name,
             lora=lora,
-            phases=[{"steps": 8}],
+            phases=[{"steps": 14}],
             optim__micro_batch=4,
             evaluation={"conditions": ["C1"], "general_draws": 1, "limit_claims": 2},
             checkpoints={"every": 2, "keep": 2, "select_last": 1, "dev_conditions": ["C1"]},
@@ -257,17 +279,19 @@ def test_killed_three_times_ends_the_same(make_config: MakeConfig, tmp_path: Pat
 
     whole = start(driver, files[0], flag=flag)
     assert whole.wait() == 0, whole.stderr.read().decode()[-2000:] if whole.stderr else ""
-    for first, pause_s in ((1, moments.random()), (None, 0.0), (5, moments.random())):
-        process = start(driver, files[1], save_step=-1 if first else 4, flag=flag)
-        wanted = first
-        kill_when(process, flag.exists if wanted is None else lambda n=wanted: steps_logged(folders[1]) >= n, pause_s)
+    for after_step in (moments.randint(1, 2), None, moments.randint(9, 11)):
+        process = start(driver, files[1], save_step=8 if after_step is None else -1, flag=flag)
+        if after_step is None:
+            kill_when(process, flag.exists, 0.0)
+        else:
+            kill_when(process, lambda n=after_step: steps_logged(folders[1]) >= n, 0.05 * moments.random())
     last = start(driver, files[1], flag=flag)
     errors = last.communicate()[1].decode()
     assert last.returncode == 0, errors[-2000:]
 
-    assert final_state(folders[1], 8) == final_state(folders[0], 8)
+    assert final_state(folders[1], 14) == final_state(folders[0], 14)
     rows = [logged(folder) for folder in folders]
-    assert [row["step"] for row in rows[1]] == list(range(1, 9)), "no gap, nothing twice"
+    assert [row["step"] for row in rows[1]] == list(range(1, 15)), "no gap, nothing twice"
     assert without_clock(rows[1]) == without_clock(rows[0]), "the same instances, rewards and losses"
     summaries = [json.loads((folder / "summary.json").read_text()) for folder in folders]
     own = ("name", "wandb_run_id", "seconds_this_segment", "config_hash")
@@ -275,9 +299,11 @@ def test_killed_three_times_ends_the_same(make_config: MakeConfig, tmp_path: Pat
     assert kept[0] == kept[1]
     run_id = summaries[1]["wandb_run_id"]
     assert run_id != summaries[0]["wandb_run_id"]
-    offline = [p.name for p in (folders[1] / "wandb").glob("offline-run-*")]
-    assert len(offline) == 4, "one folder per segment"
-    assert all(name.endswith(f"-{run_id}") for name in offline)
+    segments = sorted(p.name for p in (folders[1] / "wandb").glob("*-run-*"))
+    assert [name.split("-")[0] for name in segments] == ["offline"] + ["unfinished"] * 3
+    assert all(name.endswith(f"-{run_id}") for name in segments)
+    (file,) = (folders[1] / "wandb" / segments[0]).glob("*.wandb")
+    assert wandb_steps(file) == list(range(1, 15)), "W&B holds every step once, in order"
 
 
 # ---------------------------------------------------------------- a full disk, an interrupt

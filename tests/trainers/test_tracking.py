@@ -31,11 +31,15 @@ class FakeWandb:
         self.inits: list[dict[str, Any]] = []
         self.metrics: list[tuple[str, str | None]] = []
         self.logged: list[dict[str, Any]] = []
+        self.by_folder: list[tuple[str, dict[str, Any]]] = []
         self.exit_codes: list[int] = []
         self.summary: dict[str, Any] = {}
 
     def init(self, **settings: Any) -> FakeWandb:
         self.inits.append(settings)
+        kind = "offline-run" if settings["mode"] == "offline" else "run"
+        self.dir = str(Path(settings["dir"]) / "wandb" / f"{kind}-{len(self.inits)}-{settings['id']}" / "files")
+        Path(self.dir).mkdir(parents=True)
         return self
 
     def Settings(self, **settings: Any) -> SimpleNamespace:  # noqa: N802 - W&B's name
@@ -49,6 +53,7 @@ class FakeWandb:
 
     def log(self, values: dict[str, Any]) -> None:
         self.logged.append(values)
+        self.by_folder.append((Path(self.dir).parent.name, values))
 
     def finish(self, exit_code: int = 0) -> None:
         self.exit_codes.append(exit_code)
@@ -88,6 +93,76 @@ def test_killed_at_63_and_resumed_from_40(tmp_path: Path, wandb: FakeWandb) -> N
     assert {settings["id"] for settings in wandb.inits} == {first.run_id}
     assert wandb.metrics == [("step", None), ("*", "step")] * 2
     assert wandb.exit_codes == [0, 0]
+
+
+def steps_in_wandb(run_dir: Path, wandb: FakeWandb) -> list[int]:
+    """Return the steps of the segments that count, in order."""
+    counted = {p.name for p in (run_dir / "wandb").iterdir() if p.name.startswith("offline-run-")}
+    return [values["step"] for folder, values in wandb.by_folder if folder in counted and "episodes" not in values]
+
+
+def test_killed_segment_is_logged_again(tmp_path: Path, wandb: FakeWandb) -> None:
+    """Kind: W&B step goes back. A kill loses what W&B had not written: that segment is set aside, and its steps are
+    logged again from the file; W&B then holds each step once, in order."""
+    log_steps(track(tmp_path, config=OFFLINE), 1, 20)
+    killed = track(tmp_path, config=OFFLINE, run_id=track_id(tmp_path))
+    for step in range(21, 64):
+        killed.log(step, {"a": step})
+    log_steps(track(tmp_path, config=OFFLINE, run_id=killed.run_id), 41, 100)
+    assert steps_in_wandb(tmp_path, wandb) == list(range(1, 101))
+    names = sorted(p.name.split("-")[0] for p in (tmp_path / "wandb").iterdir())
+    assert names == ["offline", "offline", "unfinished"]
+    assert [row["step"] for row in rows(tmp_path)] == list(range(1, 101))
+
+
+def track_id(run_dir: Path) -> str:
+    return str(json.loads((run_dir / "wandb_run.json").read_text())["run_id"])
+
+
+def test_interrupted_segment_counts(tmp_path: Path, wandb: FakeWandb) -> None:
+    """Ctrl-C ends a segment cleanly: nothing of it is logged again, tables neither."""
+    tracker = track(tmp_path, config=OFFLINE)
+    with pytest.raises(KeyboardInterrupt), tracker:
+        for step in range(1, 6):
+            tracker.log(step, {"a": step})
+        tracker.log_episodes(4, [], [])
+        raise KeyboardInterrupt
+    with track(tmp_path, config=OFFLINE, run_id=tracker.run_id) as again:
+        for step in range(3, 8):
+            again.log(step, {"a": step})
+        again.log_episodes(4, [], [])
+        again.log_episodes(6, [], [])
+    assert steps_in_wandb(tmp_path, wandb) == list(range(1, 8))
+    assert [values["step"] for values in wandb.logged if "episodes" in values] == [4, 6]
+
+
+def test_wandb_switched_on_later_gets_the_whole_run(tmp_path: Path, wandb: FakeWandb) -> None:
+    first = track(tmp_path)
+    log_steps(first, 1, 5)
+    log_steps(track(tmp_path, config=OFFLINE, run_id=first.run_id), 6, 8)
+    assert [values["step"] for values in wandb.logged] == list(range(1, 9))
+
+
+def test_online_goes_on_after_what_the_server_has(tmp_path: Path, wandb: FakeWandb) -> None:
+    online = TrackingConfig(wandb="online")
+    killed = track(tmp_path, config=online)
+    for step in range(1, 8):
+        killed.log(step, {"a": step})
+    wandb.logged.clear()
+    wandb.summary["step"] = 5
+    log_steps(track(tmp_path, config=online, run_id=killed.run_id), 6, 9)
+    assert [values["step"] for values in wandb.logged] == [6, 7, 8, 9]
+    assert wandb.inits[-1]["resume"] == "allow"
+
+
+def test_whole_last_line_without_its_end(tmp_path: Path) -> None:
+    """A kill between a line and its line end: the next line is not glued to it."""
+    first = track(tmp_path)
+    log_steps(first, 1, 3)
+    file = tmp_path / "metrics.jsonl"
+    file.write_bytes(file.read_bytes()[:-1])
+    log_steps(track(tmp_path, run_id=first.run_id), 3, 5)
+    assert [row["step"] for row in rows(tmp_path)] == [1, 2, 3, 4, 5]
 
 
 def test_log_says_whether_a_step_was_new(tmp_path: Path) -> None:
