@@ -29,6 +29,7 @@ from provgym.generators.episode import Episode, EpisodeTask
 from provgym.rewards.advantages import group_advantages
 from provgym.rewards.credit import step_advantages
 from provgym.rewards.outcome import Ending
+from provgym.trainers.micro_batches import split_by_length
 from provgym.trainers.papt_config import PaptConfig
 from provgym.trainers.step_credit import episode_step_rewards, spread_over_tokens
 from provgym.trainers.step_record import RunStopped, StepRecord, check_step, record_episode
@@ -82,6 +83,7 @@ class PaptTrainer(GRPOTrainer):
             raise ValueError("the model has no trainable parameter; set lora, or leave its weights unfrozen")
         self._papt, self._training_rows, self._play = config, rows, play
         self._loss_inputs: dict[str, Any] | None = None
+        self._micro_batches: list[dict[str, Any]] = []
         self.last_step = StepRecord()
         super().__init__(
             model=model,
@@ -153,7 +155,15 @@ class PaptTrainer(GRPOTrainer):
         device = output["prompt_ids"].device
         output["advantages"] = torch.tensor(local, dtype=torch.float32, device=device)  # (B,) or (B, T)
         output["row_weight"] = torch.tensor(step.row_weight, device=device)
+        self._micro_batches = split_by_length(output, self.args.steps_per_generation)
         return output
+
+    def _prepare_inputs(self, generation_batch: Any) -> dict[str, Any]:
+        """Return the next micro-batch: TRL's rows, ordered by length instead of shuffled."""
+        inputs: dict[str, Any] = super()._prepare_inputs(generation_batch)
+        if not self.model.training:
+            return inputs
+        return self._micro_batches[self._step % self.args.steps_per_generation]
 
     def _step_advantages(self, own: slice, width: int) -> NDArray[np.float64]:
         """Return the advantages of this process's tokens, (B, T)."""

@@ -122,11 +122,16 @@ def track_id(run_dir: Path) -> str:
 def test_interrupted_segment_counts(tmp_path: Path, wandb: FakeWandb) -> None:
     """Ctrl-C ends a segment cleanly: nothing of it is logged again, tables neither."""
     tracker = track(tmp_path, config=OFFLINE)
-    with pytest.raises(KeyboardInterrupt), tracker:
-        for step in range(1, 6):
-            tracker.log(step, {"a": step})
-        tracker.log_episodes(4, [], [])
-        raise KeyboardInterrupt
+
+    def interrupted() -> None:
+        with tracker:
+            for step in range(1, 6):
+                tracker.log(step, {"a": step})
+            tracker.log_episodes(4, [], [])
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
     with track(tmp_path, config=OFFLINE, run_id=tracker.run_id) as again:
         for step in range(3, 8):
             again.log(step, {"a": step})
