@@ -1,7 +1,7 @@
 """What a text-playing agent is shown of a walk: aliases, previews, contents, and the four mitigations.
 
-Nodes get short aliases (``n0``, ``n1`` ...) in order of discovery; a neighbour's preview is listed once and only its
-alias afterwards. Previews never hold evidence or stance. Mitigations:
+Nodes get short aliases (``n0``, ``n1`` ...) in order of discovery; a neighbour's whole preview is listed once, and
+afterwards its alias with its source's label. Previews never hold evidence or stance. Mitigations:
 
 * ``M0``: source nodes are labelled, observations and representations carry no provenance id;
 * ``M1``: previews and contents carry the source label;
@@ -24,14 +24,17 @@ from provgym.envs.walk import Step, StepKind, Walk
 
 Mitigation = Literal["M0", "M1", "M2", "M3"]
 SourceLabels = Literal["short", "shuffled", "real"]
+MovesStyle = Literal["labelled", "aliases"]
 MITIGATIONS: tuple[Mitigation, ...] = ("M0", "M1", "M2", "M3")
+MAX_LABELLED_MOVES = 12
+"""So many moves are shown with their source's label each turn; further ones by alias alone, to bound the text."""
 CUT_MARK = " [... cut]"
 
 INSTRUCTIONS = """\
 You judge a claim by walking an evidence graph. Each walk moves to a neighbouring node and shows its content.
 Several nodes can repeat one observation of one source. When you know enough, or no walks are left, stop with a
 judgement: how many distinct sources support and refute the claim, and the verdict of their majority
-(SUPPORT, REFUTE, or MIXED for a tie).
+(SUPPORT, REFUTE, or MIXED for a tie). Moves in brackets lead back to nodes already visited.
 Answer with exactly one JSON object and nothing else. To walk: {"walk": "n3"}. To stop:
 {"stop": {"support_count": 2, "refute_count": 1, "verdict": "SUPPORT", "confidence": 0.8, "cited_sources": ["S1"]}}"""
 COUNT_DISTINCT = "Count distinct sources, not paths: nodes of one source are one piece of evidence."
@@ -46,6 +49,8 @@ class PresentationConfig:
         source_labels: ``short`` labels sources S1, S2 ... in order of discovery, as nodes are; ``shuffled`` does so in
             random order; ``real`` shows their ids.
         preview_ids: ``shown``, or ``visited``: a preview names a source only once a node of it was visited.
+        moves: ``labelled`` names the source of unvisited neighbours every turn; ``aliases`` lists aliases alone, which
+            is shorter: labels then stand in the previews only.
         max_content_characters: Longer contents are cut at a sentence, with a visible mark.
 
     Raises:
@@ -55,6 +60,7 @@ class PresentationConfig:
     mitigation: Mitigation = "M1"
     source_labels: SourceLabels = "short"
     preview_ids: Literal["shown", "visited"] = "shown"
+    moves: MovesStyle = "labelled"
     max_content_characters: int = 2_000
 
     def __post_init__(self) -> None:
@@ -64,6 +70,8 @@ class PresentationConfig:
             raise ValueError(f"source_labels {self.source_labels!r} must be one of {list(get_args(SourceLabels))}")
         if self.preview_ids not in ("shown", "visited"):
             raise ValueError(f"preview_ids {self.preview_ids!r} must be 'shown' or 'visited'")
+        if self.moves not in get_args(MovesStyle):
+            raise ValueError(f"moves {self.moves!r} must be one of {list(get_args(MovesStyle))}")
         if self.max_content_characters < 40:
             raise ValueError(f"max_content_characters={self.max_content_characters} must be >= 40")
 
@@ -137,7 +145,7 @@ class Presentation:
         if self._config.mitigation == "M2":
             lines.append(COUNT_DISTINCT)
         lines += self._new_neighbours()
-        lines.append(self._footer())
+        lines.append(self._footer(is_opening=True))
         return lines
 
     def reply(self, step: Step) -> list[str]:
@@ -205,12 +213,36 @@ class Presentation:
             return graph.routes[graph.node_route.item(node)].kind
         return kind.name.lower()
 
-    def _footer(self) -> str:
+    def _footer(self, *, is_opening: bool = False) -> str:
+        """Return walks left and moves.
+
+        Nodes not yet visited come first, with what their previews tell of the source, then, in brackets, visited
+        ones. At the opening every preview stands right above, and aliases are enough.
+        """
         walk = self._walk
         if walk.budget_left == 0:
             return "Left 0. Stop now."
-        numbers = sorted(int(self._alias[int(n)][1:]) for n in walk.neighbours())
-        return f"Left {walk.budget_left}. Moves {_ranges(numbers)}."
+        around = sorted((int(n) for n in walk.neighbours()), key=lambda n: int(self._alias[n][1:]))
+        if self._config.moves == "aliases":
+            return f"Left {walk.budget_left}. Moves {_ranges([int(self._alias[n][1:]) for n in around])}."
+        fresh = [n for n in around if n not in walk.visited]
+        parts = []
+        if is_opening or self._config.mitigation == "M0":
+            parts += [_ranges([int(self._alias[n][1:]) for n in fresh])] if fresh else []
+        elif self._config.mitigation == "M3":
+            parts += ["; ".join(self._grouped(fresh))] if fresh else []
+        else:
+            parts += [f"{self._alias[n]}{self._label_suffix(n)}" for n in fresh[:MAX_LABELLED_MOVES]]
+            rest = [int(self._alias[n][1:]) for n in fresh[MAX_LABELLED_MOVES:]]
+            parts += [_ranges(rest)] if rest else []
+        visited = [int(self._alias[n][1:]) for n in around if n in walk.visited]
+        parts += [f"[{_ranges(visited)}]"] if visited else []
+        return f"Left {walk.budget_left}. Moves {' '.join(parts) or 'none'}."
+
+    def _label_suffix(self, node: int) -> str:
+        kind = NodeKind(int(self._walk.instance.graph.node_kind[node]))
+        shown = kind is NodeKind.SOURCE or (kind.bears_evidence and self._shows_id(node))
+        return f" {self.source_label(int(self._walk.instance.graph.node_source[node]))}" if shown else ""
 
     def _name(self, node: int) -> str:
         alias = self._alias.get(node)

@@ -65,7 +65,7 @@ def walk_eval_defaults(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     first = runs[0]
     walk, evaluation = first.get("walk") or {}, first.get("evaluation") or {}
     defaults: dict[str, Any] = {"claims": claims[0]}
-    defaults |= {key: walk[key] for key in ("source_labels", "preview_ids") if key in walk}
+    defaults |= {key: walk[key] for key in ("source_labels", "preview_ids", "moves") if key in walk}
     if "mitigation" in walk:
         defaults["mitigations"] = [walk["mitigation"]]
     if "budget" in evaluation:

@@ -11,7 +11,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from provgym.eval.problems import innermost_problems
-from provgym.trainers.plain_yaml import load_plain_yaml
+from provgym.trainers.plain_yaml import dump_plain_yaml, load_plain_yaml
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -45,8 +45,7 @@ def load_config(model: type[Model], path: str | Path | None, overrides: Sequence
 
 def dump_config(config: BaseModel) -> str:
     """Return the resolved configuration as YAML."""
-    text: str = yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
-    return text
+    return dump_plain_yaml(config.model_dump(mode="json"))
 
 
 def changed_keys(path: Path, config: BaseModel, *, except_for: Sequence[str] = ()) -> list[str]:

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal, Self, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
-from provgym.envs.presentation import Mitigation, PresentationConfig, SourceLabels
+from provgym.envs.presentation import Mitigation, MovesStyle, PresentationConfig, SourceLabels
 from provgym.generators.conditions import CONFLICT_CONDITIONS, GENERAL, parse_condition
 from provgym.rewards.papt import CountBasis, CoverageBasis
 from provgym.rewards.rubric import PAPT_WEIGHTS, Rubric, Variant, papt_rubric
@@ -101,12 +101,14 @@ class WalkConfig(Strict):
         mitigation: M1 in training, ours.
         source_labels: See :class:`~provgym.envs.presentation.PresentationConfig`.
         preview_ids: See there.
+        moves: See there.
     """
 
     budgets: tuple[int, ...] = (6,)
     mitigation: Mitigation = "M1"
     source_labels: SourceLabels = "short"
     preview_ids: Literal["shown", "visited"] = "shown"
+    moves: MovesStyle = "labelled"
 
     @model_validator(mode="after")
     def _budgets_are_possible(self) -> Self:
@@ -116,7 +118,7 @@ class WalkConfig(Strict):
 
     def presentation(self) -> PresentationConfig:
         """Return the presentation's own record."""
-        return PresentationConfig(self.mitigation, self.source_labels, self.preview_ids)
+        return PresentationConfig(self.mitigation, self.source_labels, self.preview_ids, self.moves)
 
 
 class PhaseConfig(Strict):
@@ -175,7 +177,8 @@ class OptimConfig(Strict):
     Attributes:
         group_size: Trajectories per instance (4 in the source).
         groups_per_step: Instances per optimiser step, over all processes.
-        micro_batch: Trajectories per forward and backward pass and process; must divide the process's share.
+        micro_batch: Trajectories per forward and backward pass and process, at most; must divide the process's share if
+            that is larger.
         learning_rate: Peak; ours.
         schedule: Learning-rate schedule of transformers.
         warmup_steps: Linear warm-up.

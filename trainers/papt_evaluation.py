@@ -72,6 +72,7 @@ def walk_eval_config(
         budgets=(config.evaluation.budget,),
         source_labels=config.walk.source_labels,
         preview_ids=config.walk.preview_ids,
+        moves=config.walk.moves,
         limit=limit,
     )
 

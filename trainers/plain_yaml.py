@@ -47,8 +47,13 @@ class _PlainLoader(yaml.SafeLoader):
         return int(self.construct_scalar(node))
 
 
+class _PlainDumper(yaml.SafeDumper):
+    """The writer: quotes a text that this reader, or one of YAML 1.1, would take for something else."""
+
+
 for _tag, _pattern, _first in _SCALARS:
-    _PlainLoader.add_implicit_resolver(_tag, re.compile(f"(?:{_pattern})$"), list(_first))
+    for _side in (_PlainLoader, _PlainDumper):
+        _side.add_implicit_resolver(_tag, re.compile(f"(?:{_pattern})$"), list(_first))
 _PlainLoader.add_constructor("tag:yaml.org,2002:int", _PlainLoader.construct_decimal)
 
 
@@ -63,3 +68,15 @@ def load_plain_yaml(text: str) -> Any:
         {'rate': 1e-05, 'name': 'no', 'steps': 10, 'lora': None, 'scale': True}
     """
     return yaml.load(text, Loader=_PlainLoader)  # noqa: S506 - a SafeLoader
+
+
+def dump_plain_yaml(data: Any) -> str:
+    """Write one YAML document that :func:`load_plain_yaml`, and any other reader, reads as it was.
+
+    Example:
+        >>> print(dump_plain_yaml({"name": "1e5", "rate": 1e-5}), end="")
+        name: '1e5'
+        rate: 1.0e-05
+    """
+    text: str = yaml.dump(data, Dumper=_PlainDumper, sort_keys=False, allow_unicode=True)
+    return text

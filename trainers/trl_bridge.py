@@ -84,11 +84,12 @@ class PaptTrainer(GRPOTrainer):
         self._papt, self._training_rows, self._play = config, rows, play
         self._loss_inputs: dict[str, Any] | None = None
         self._micro_batches: list[dict[str, Any]] = []
+        self._grpo_args: Any = grpo_config(config, output_dir)
         self.last_step = StepRecord()
         super().__init__(
             model=model,
             reward_funcs=self._reward,
-            args=grpo_config(config, output_dir),
+            args=self._grpo_args,
             train_dataset=Dataset.from_dict({"prompt": [str(row) for row in range(len(rows))]}),
             processing_class=tokenizer,
             rollout_func=self._rollout,
@@ -155,15 +156,17 @@ class PaptTrainer(GRPOTrainer):
         device = output["prompt_ids"].device
         output["advantages"] = torch.tensor(local, dtype=torch.float32, device=device)  # (B,) or (B, T)
         output["row_weight"] = torch.tensor(step.row_weight, device=device)
-        self._micro_batches = split_by_length(output, self.args.steps_per_generation)
+        self._micro_batches = split_by_length(output, self._grpo_args.steps_per_generation)
         return output
 
     def _prepare_inputs(self, generation_batch: Any) -> dict[str, Any]:
         """Return the next micro-batch: TRL's rows, ordered by length instead of shuffled."""
         inputs: dict[str, Any] = super()._prepare_inputs(generation_batch)
-        if not self.model.training:
+        model: Any = self.model
+        if not model.training:
             return inputs
-        return self._micro_batches[self._step % self.args.steps_per_generation]
+        number: int = self._step % self._grpo_args.steps_per_generation
+        return self._micro_batches[number]
 
     def _step_advantages(self, own: slice, width: int) -> NDArray[np.float64]:
         """Return the advantages of this process's tokens, (B, T)."""
@@ -283,11 +286,12 @@ def grpo_config(config: PaptConfig, output_dir: Path) -> GRPOConfig:
     processes = int(os.environ.get("WORLD_SIZE", "1"))
     trajectories = optim.group_size * optim.groups_per_step
     share, rest = divmod(trajectories, processes)
-    if rest or share % optim.micro_batch:
+    micro_batch = min(optim.micro_batch, share)  # with more processes, a process's share may be smaller
+    if rest or share % micro_batch:
+        hint = f"micro_batch={math.gcd(share, micro_batch)}" if not rest else f"groups_per_step={processes}"
         raise ValueError(
             f"optim: group_size={optim.group_size} x groups_per_step={optim.groups_per_step} = {trajectories} "
-            f"trajectories must split evenly over {processes} processes and micro_batch={optim.micro_batch}; "
-            f"try micro_batch={math.gcd(share, optim.micro_batch) if not rest else 1}"
+            f"trajectories must split evenly over {processes} processes and micro_batch={optim.micro_batch}; try {hint}"
         )
     on_gpu = torch.cuda.is_available()
     bf16 = on_gpu and config.model.dtype != "float32" and torch.cuda.is_bf16_supported()
@@ -303,8 +307,8 @@ def grpo_config(config: PaptConfig, output_dir: Path) -> GRPOConfig:
         output_dir=str(output_dir),
         seed=config.seed,
         max_steps=config.total_steps,
-        per_device_train_batch_size=optim.micro_batch,
-        gradient_accumulation_steps=share // optim.micro_batch,
+        per_device_train_batch_size=micro_batch,
+        gradient_accumulation_steps=share // micro_batch,
         num_generations=optim.group_size,
         max_completion_length=generation.max_length,
         learning_rate=optim.learning_rate,

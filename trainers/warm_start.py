@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from transformers import LlamaForCausalLM
 
 from provgym.envs.actions import format_stop
-from provgym.envs.presentation import PresentationConfig
+from provgym.envs.presentation import MovesStyle, PresentationConfig
 from provgym.envs.provenance import REPRESENTATION_KINDS, Stance
 from provgym.eval.run_files import write_json_atomic
 from provgym.generators.conditions import CONFLICT_CONDITIONS, GENERAL
@@ -32,6 +32,8 @@ from provgym.generators.seeds import Purpose, derive_rng, derive_seed
 from provgym.generators.tiny import PAD, TinyDialogue, build_model, build_tokenizer, vocabulary
 from provgym.rewards.outcome import Judgement, Verdict
 from provgym.trainers.papt_config import Strict
+
+MICRO_BATCH = 12
 
 
 class WarmStartConfig(Strict):
@@ -63,11 +65,11 @@ class WarmStartConfig(Strict):
     data_seed: int = Field(default=42, ge=0)
     drill_steps: int = Field(default=150, ge=0)
     clone_steps: int = Field(default=1000, ge=0)
-    confirm_steps: int = Field(default=300, ge=0)
+    confirm_steps: int = Field(default=250, ge=0)
     drill_rows: int = Field(default=64, ge=1)
     clone_rows: int = Field(default=48, ge=1)
     learning_rate: float = Field(default=3e-3, gt=0.0)
-    confirm_learning_rate: float = Field(default=1.5e-3, gt=0.0)
+    confirm_learning_rate: float = Field(default=2e-3, gt=0.0)
     confirm_probability: float = Field(default=0.5, ge=0.0, le=1.0)
     stop_probability: float = Field(default=0.1, ge=0.0, le=1.0)
     stumble_probability: float = Field(default=0.05, ge=0.0, lt=1.0)
@@ -108,14 +110,17 @@ def cloned_episode(
     dialogue: TinyDialogue,
     config: WarmStartConfig,
     rng: np.random.Generator,
+    *,
     confirm_probability: float = 0.0,
+    moves: MovesStyle = "aliases",
 ) -> Sequence:
-    """Play one episode of the naive walker on a train claim and write it as ids; labels are shuffled."""
+    """Play one episode of the naive walker on a train claim and write it as ids; source labels are shuffled."""
     claims = graphecho.of_split("train")
     condition = GENERAL if rng.random() < 0.5 else CONFLICT_CONDITIONS[rng.integers(len(CONFLICT_CONDITIONS))]
     instance = graphecho.instance(claims[rng.integers(len(claims))], condition, draw=int(rng.integers(10_000, 20_000)))
     budget = config.budgets[rng.integers(len(config.budgets))]
-    task = EpisodeTask(instance, budget, PresentationConfig(source_labels="shuffled"), int(rng.integers(2**62)), 0)
+    presentation = PresentationConfig(source_labels="shuffled", moves=moves)
+    task = EpisodeTask(instance, budget, presentation, int(rng.integers(2**62)), 0)
     env = start_episode(task)
     walker = naive_walker(config.stop_probability, confirm_probability)
     sequence = Sequence([], [], [])
@@ -163,7 +168,7 @@ def drilled_list(claims: tuple[BaseClaim, ...], dialogue: TinyDialogue, rng: np.
 def cloning_loss(
     model: LlamaForCausalLM, readout: nn.Linear, batch: list[Sequence], pad_id: int
 ) -> tuple[Tensor, Tensor]:
-    """Return (cross-entropy of the action tokens, cross-entropy of the stance read-out)."""
+    """Return the summed cross-entropies of the action tokens and of the stance read-out."""
     width = max(len(s.ids) for s in batch)
     ids = torch.tensor([s.ids + [pad_id] * (width - len(s.ids)) for s in batch])  # (B, T)
     mask = torch.tensor([s.mask + [0] * (width - len(s.mask)) for s in batch])[:, 1:].float()  # (B, T-1)
@@ -171,12 +176,12 @@ def cloning_loss(
     hidden = model.model(input_ids=ids, attention_mask=attention).last_hidden_state  # (B, T, d)
     rows, columns = torch.nonzero(mask, as_tuple=True)
     logits = model.lm_head(hidden[rows, columns])  # (number of action tokens, V)
-    action_loss = nn.functional.cross_entropy(logits, ids[rows, columns + 1])
+    action_loss = nn.functional.cross_entropy(logits, ids[rows, columns + 1], reduction="sum")
     places = [(b, position, stance) for b, s in enumerate(batch) for position, stance in s.stances]
     if not places:
         return action_loss, action_loss.new_zeros(())
     b, position, stance = (torch.tensor(column) for column in zip(*places, strict=True))
-    return action_loss, nn.functional.cross_entropy(readout(hidden[b, position]), stance)
+    return action_loss, nn.functional.cross_entropy(readout(hidden[b, position]), stance, reduction="sum")
 
 
 def batches(graphecho: GraphEcho, dialogue: TinyDialogue, config: WarmStartConfig) -> Iterator[list[Sequence]]:
@@ -188,8 +193,9 @@ def batches(graphecho: GraphEcho, dialogue: TinyDialogue, config: WarmStartConfi
         if step < config.drill_steps or step % 4 == 0:
             yield [drilled_list(claims, dialogue, rng) for _ in range(config.drill_rows)]
             continue
-        confirm = 0.0 if step < first_stage else config.confirm_probability
-        yield [cloned_episode(graphecho, dialogue, config, rng, confirm) for _ in range(config.clone_rows)]
+        # The first stage reads the shorter text, which is quicker; the last one what PAPT and evaluation show.
+        last = {} if step < first_stage else {"confirm_probability": config.confirm_probability, "moves": "labelled"}
+        yield [cloned_episode(graphecho, dialogue, config, rng, **last) for _ in range(config.clone_rows)]
 
 
 def warm_start(config: WarmStartConfig, on_step: Callable[[int, int, float, float], None] | None = None) -> Path:
@@ -246,9 +252,18 @@ class _Stage:
         for group in self._optimizer.param_groups:
             group["lr"] = self._peak * min(1.0, (self._done + 1) / 30) * cosine
         self._done += 1
-        action_loss, stance_loss = cloning_loss(self._model, self._readout, batch, vocabulary().index(PAD))
+        num_tokens = sum(sum(s.mask[1:]) for s in batch)
+        num_stances = max(1, sum(len(s.stances) for s in batch))
+        by_length = sorted(batch, key=lambda s: len(s.ids))  # little padding within a part
+        totals = [0.0, 0.0]
         self._optimizer.zero_grad()
-        torch.autograd.backward(action_loss + self._stance_loss_weight * stance_loss)
+        for start in range(0, len(by_length), MICRO_BATCH):
+            part = by_length[start : start + MICRO_BATCH]
+            action_loss, stance_loss = cloning_loss(self._model, self._readout, part, vocabulary().index(PAD))
+            action_loss, stance_loss = action_loss / num_tokens, stance_loss / num_stances
+            torch.autograd.backward(action_loss + self._stance_loss_weight * stance_loss)
+            totals[0] += float(action_loss.detach())
+            totals[1] += float(stance_loss.detach())
         nn.utils.clip_grad_norm_(self._parameters, 1.0)
         self._optimizer.step()
-        return float(action_loss.detach()), float(stance_loss.detach())
+        return totals[0], totals[1]

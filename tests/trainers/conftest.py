@@ -33,6 +33,7 @@ def start_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
             out=tmp_path_factory.mktemp("warm") / "start",
             drill_steps=0,
             clone_steps=60,
+            confirm_steps=0,
             drill_rows=12,
             clone_rows=12,
             learning_rate=1e-2,

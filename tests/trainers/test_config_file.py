@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from provgym.trainers.config_file import ConfigError, dump_config, load_config
 from provgym.trainers.papt_config import PaptConfig
-from provgym.trainers.plain_yaml import load_plain_yaml
+from provgym.trainers.plain_yaml import dump_plain_yaml, load_plain_yaml
 from provgym.trainers.warm_start import WarmStartConfig
 
 SMALL = "name: small\nphases: [{steps: 4}]\n"
@@ -157,19 +157,24 @@ def test_resolved_configuration_reloads_equal(tmp_path: Path, file: Path, model:
 
 
 floats = st.floats(allow_nan=False, allow_infinity=False, width=32)
+# PyYAML's own writer loses these three line breaks in a plain key or word.
+letters = st.characters(exclude_characters="\x85\u2028\u2029", exclude_categories=["Cs"])
 scalars: st.SearchStrategy[Any] = st.one_of(
-    st.none(), st.booleans(), st.integers(-(10**9), 10**9), st.text(max_size=12), floats
+    st.none(), st.booleans(), st.integers(-(10**9), 10**9), st.text(letters, max_size=12), floats
 )
 
 
 @given(
     st.recursive(
-        scalars, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4)
+        scalars,
+        lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(letters, max_size=8), inner, max_size=4),
     )
 )
-def test_what_pyyaml_writes_is_read_as_it_was(data: Any) -> None:
-    """Independent route: PyYAML's writer quotes whatever its own 1.1 reader would take for something else."""
-    assert load_plain_yaml(yaml.safe_dump(data, allow_unicode=True)) == data
+def test_what_is_written_is_read_as_it_was(data: Any) -> None:
+    """Independent route: PyYAML's own 1.1 reader agrees with ours on whatever we write (a text such as 0E0 too)."""
+    text = dump_plain_yaml(data)
+    assert load_plain_yaml(text) == data
+    assert yaml.safe_load(text) == data
 
 
 @given(st.floats(allow_nan=False, allow_infinity=False))

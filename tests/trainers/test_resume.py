@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ from provgym.trainers.trl_bridge import PaptTrainer
 MakeConfig = Callable[..., PaptConfig]
 ALONE = World(1, 0)
 LORA = {"r": 4, "alpha": 8}
+RECORD: Any = vars(wandb_internal_pb2)["Record"]  # made when the module is imported, unknown to type checkers
 
 
 class Killed(BaseException):
@@ -229,9 +231,9 @@ def kill_when(process: subprocess.Popen[bytes], is_time: Callable[[], bool], pau
     process.wait()
 
 
-def steps_logged(folder: Path) -> int:
+def has_logged(folder: Path, steps: int) -> bool:
     file = folder / "metrics.jsonl"
-    return file.read_bytes().count(b"\n") if file.exists() else 0
+    return file.exists() and file.read_bytes().count(b"\n") >= steps
 
 
 def wandb_steps(path: Path) -> list[int]:
@@ -246,7 +248,7 @@ def wandb_steps(path: Path) -> list[int]:
         pending = (b"" if kind in (1, 2) else pending) + data[place + 7 : place + 7 + size]
         place += 7 + size
         if kind in (1, 4):  # whole, or the last piece
-            record = wandb_internal_pb2.Record()
+            record: Any = RECORD()
             record.ParseFromString(pending)
             values = {item.key or ".".join(item.nested_key): item.value_json for item in record.history.item}
             if "train/loss" in values:
@@ -284,7 +286,7 @@ def test_killed_three_times_ends_the_same(make_config: MakeConfig, tmp_path: Pat
         if after_step is None:
             kill_when(process, flag.exists, 0.0)
         else:
-            kill_when(process, lambda n=after_step: steps_logged(folders[1]) >= n, 0.05 * moments.random())
+            kill_when(process, partial(has_logged, folders[1], after_step), 0.05 * moments.random())
     last = start(driver, files[1], flag=flag)
     errors = last.communicate()[1].decode()
     assert last.returncode == 0, errors[-2000:]

@@ -68,7 +68,7 @@ def wandb(monkeypatch: pytest.MonkeyPatch) -> FakeWandb:
 
 
 def track(run_dir: Path, *, config: TrackingConfig = DISABLED, run_id: str | None = None, **other: Any) -> Tracker:
-    options = {"training_hash": "h", "is_main": True} | other
+    options: dict[str, Any] = {"training_hash": "h", "is_main": True} | other
     return Tracker(run_dir, config, {"seed": 42}, run_id=run_id, **options)
 
 

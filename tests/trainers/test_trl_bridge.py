@@ -468,8 +468,13 @@ def test_loss_that_depends_on_the_micro_batch_is_not_offered(make_config: MakeCo
         make_config(optim__loss_type="bnpo")
 
 
-@pytest.mark.parametrize("loss_type", LOSS_TYPES)
-def test_one_curve_for_any_micro_batch(make_config: MakeConfig, make_trainer: MakeTrainer, loss_type: str) -> None:
+@pytest.mark.parametrize(
+    ("loss_type", "credit"),
+    [("dapo", "trajectory"), ("grpo", "trajectory"), ("dr_grpo", "trajectory"), ("dapo", "step")],
+)
+def test_one_curve_for_any_micro_batch(
+    make_config: MakeConfig, make_trainer: MakeTrainer, loss_type: str, credit: str
+) -> None:
     """Batch 1 x 8 and 8 x 1, and 4 x 2: the same losses and gradients over three steps of training."""
     curves = []
     for micro_batch in (8, 4, 1):
@@ -477,6 +482,7 @@ def test_one_curve_for_any_micro_batch(make_config: MakeConfig, make_trainer: Ma
         config = make_config(
             optim__micro_batch=micro_batch,
             optim__loss_type=loss_type,
+            optim__credit=credit,
             optim__learning_rate=1e-3,
             optim__max_grad_norm=1e9,
             phases=[{"steps": 3}],
@@ -490,13 +496,80 @@ def test_one_curve_for_any_micro_batch(make_config: MakeConfig, make_trainer: Ma
     assert min(float(gradient.norm()) for gradient in curves[0].gradients) > 1e-3
 
 
-@pytest.mark.parametrize("temperature", [1.0, 0.6])
-@pytest.mark.parametrize("kl_weight", [0.0, 0.1])
+def written_out_advantages(config: PaptConfig, episodes: Sequence[Episode]) -> list[list[float]]:
+    """Return each sampled token's advantage, action by action, from the formulas alone."""
+    rubric = config.phases[0].rubric()
+    found: list[list[float]] = []
+    for first in range(0, len(episodes), 4):
+        group = episodes[first : first + 4]
+        totals = np.array([rubric.score(e.outcome).total for e in group])
+        scale = totals.std(ddof=1) + 1e-4
+        to_go = []
+        for episode, total in zip(group, totals, strict=True):
+            earned = written_out_earnings(config, episode)
+            assert sum(earned) == pytest.approx(total), "a split, no more and no less"
+            to_go.append([sum(earned[i:]) for i in range(len(earned))])
+        for member, episode in enumerate(group):
+            assert episode.tokens is not None
+            per_action = []
+            for i, value in enumerate(to_go[member]):
+                same_step = [other[min(i, len(other) - 1)] for other in to_go]
+                per_action.append((value - np.mean(same_step)) / scale)
+            if config.optim.credit == "trajectory":
+                per_action = [(totals[member] - totals.mean()) / scale] * len(per_action)
+            runs = [len(list(part)) for m, part in itertools.groupby(episode.tokens.mask) if m == 1]
+            found.append([a for a, n in zip(per_action, runs, strict=True) for _ in range(n)])
+    return found
+
+
+def written_out_earnings(config: PaptConfig, episode: Episode) -> list[float]:
+    """Split an episode's total over its actions, reading the trace one entry at a time."""
+    rubric, outcome = config.phases[0].rubric(), episode.outcome
+    due = {name: rubric.weights[name] * value for name, value in rubric.score(outcome).terms.items()}
+    kinds = [str(entry["kind"]) for entry in episode.trace]
+    sources = [entry["source"] if kind == "new" else None for kind, entry in zip(kinds, episode.trace, strict=True)]
+    is_new = [s is not None and s not in sources[:i] for i, s in enumerate(sources)]
+    earned = [0.0] * len(kinds)
+    for i, kind in enumerate(kinds):
+        if is_new[i]:
+            earned[i] += due["coverage"] / sum(is_new)
+        if kind == "echo":
+            earned[i] += due["echo"] / kinds.count("echo")
+        if kind not in ("stop", "late"):
+            earned[i] += due["cost"] / sum(k not in ("stop", "late") for k in kinds)
+        if kind in ("illegal", "unparsed"):
+            earned[i] += due.get("illegal", 0.0) / sum(k in ("illegal", "unparsed") for k in kinds)
+    earned[-1] += due["verdict"] + due["count"]
+    return earned
+
+
+@pytest.mark.parametrize(
+    ("credit", "temperature", "kl_weight"),
+    [
+        ("trajectory", 1.0, 0.0),
+        ("trajectory", 1.0, 0.1),
+        ("trajectory", 0.6, 0.0),
+        ("trajectory", 0.6, 0.1),
+        ("step", 1.0, 0.0),
+        ("step", 0.6, 0.1),
+    ],
+)
 def test_trl_equals_plain_torch(
-    make_config: MakeConfig, make_trainer: MakeTrainer, make_batch: MakeBatch, temperature: float, kl_weight: float
+    make_config: MakeConfig,
+    make_trainer: MakeTrainer,
+    make_batch: MakeBatch,
+    credit: str,
+    temperature: float,
+    kl_weight: float,
 ) -> None:
     """Loss and gradient of TRL on our rows against GRPO written out: one unpadded row at a time, no TRL, no mask."""
-    config = make_config(optim__temperature=temperature, optim__kl_weight=kl_weight, optim__loss_type="dapo")
+    config = make_config(
+        optim__temperature=temperature,
+        optim__kl_weight=kl_weight,
+        optim__loss_type="dapo",
+        optim__credit=credit,
+        phases=[{"steps": 1, "weights": {"cost": 0.2, "echo": 1.0}}],
+    )
     trainer = make_trainer(config)
     if kl_weight:
         with torch.no_grad():  # away from the reference, so that the KL term has something to say
@@ -509,12 +582,9 @@ def test_trl_equals_plain_torch(
     reference = load_trainable(config.model).model.eval()
     model.load_state_dict(trainer.model.state_dict())
     episodes = trainer.last_step.episodes
-    rewards = np.array([config.phases[0].rubric().score(e.outcome).total for e in episodes]).reshape(-1, 4)
-    spread = rewards.std(axis=1, ddof=1, keepdims=True)
-    advantages = ((rewards - rewards.mean(axis=1, keepdims=True)) / (spread + 1e-4)).reshape(-1)
     total = torch.zeros(())
     count = 0
-    for episode, advantage in zip(episodes, advantages, strict=True):
+    for episode, advantages in zip(episodes, written_out_advantages(config, episodes), strict=True):
         assert episode.tokens is not None
         ids = torch.tensor([[*episode.tokens.prompt_ids, *episode.tokens.completion_ids]])
         first = len(episode.tokens.prompt_ids)
@@ -522,7 +592,7 @@ def test_trl_equals_plain_torch(
         logits = model(input_ids=ids).logits[0] / temperature
         with torch.no_grad():
             other = reference(input_ids=ids).logits[0] / temperature
-        for place in places:
+        for place, advantage in zip(places, advantages, strict=True):
             logprob = logits[place - 1].log_softmax(-1)[ids[0, place]]
             ratio = torch.exp(logprob - logprob.detach())
             total = total - ratio * float(advantage)
@@ -535,6 +605,30 @@ def test_trl_equals_plain_torch(
     assert loss == pytest.approx(float(plain.detach()), rel=1e-4, abs=1e-6)
     torch.testing.assert_close(gradient, gradient_of(model), rtol=1e-3, atol=1e-6)
     assert float(gradient.norm()) > 1e-3
+
+
+def test_step_credit_with_every_kind_of_ending(
+    make_config: MakeConfig, make_trainer: MakeTrainer, make_batch: MakeBatch
+) -> None:
+    """Episodes that failed, or were cut by length, have as many advantages as actions; world tokens have none."""
+    config = make_config(optim__credit="step", generation={"max_rows": 16, "max_length": 100})
+
+    def first_fails(episodes: list[Episode]) -> list[Episode]:
+        return [as_error(episodes[0]), *episodes[1:]]
+
+    trainer = make_trainer(config, play=changed(plain_play(config), first_fails))
+    with pytest.warns(UserWarning, match="1 of 8 episodes"):
+        batch = make_batch(trainer, config)
+    assert batch["advantages"].shape == batch["completion_ids"].shape
+    endings = {e.outcome.ending for e in trainer.last_step.episodes}
+    assert {Ending.ERROR, Ending.TRUNCATED} <= endings
+    trained = (batch["completion_mask"] * batch["tool_mask"]).bool()
+    assert not batch["advantages"][~trained].any()
+    assert batch["advantages"][trained].any()
+    assert not trained[0].any()
+    loss, gradient = total_loss(trainer, batch, 1)
+    assert math.isfinite(loss)
+    assert bool(torch.isfinite(gradient).all())
 
 
 # ---------------------------------------------------------------- on-policy: ratio, engine, reference
