@@ -1,7 +1,8 @@
 """Several walk environments at once, with seeds that do not overlap.
 
-``gymnasium.make_vec`` gives sub-environment i the seed ``base + i``: base seeds 5 and 6 then share all but one of
-their workers. The vector environments here spread one seed over the workers by numpy's ``SeedSequence``.
+Gymnasium's own vector environments give sub-environment i the seed ``base + i``: base seeds 5 and 6 then share all but
+one of their workers. Those here spread one seed over the workers by numpy's ``SeedSequence``. ``gymnasium.make_vec(id,
+num_envs=n)`` makes them; with ``vectorization_mode="sync"`` or ``"async"`` it makes Gymnasium's.
 """
 
 from __future__ import annotations
@@ -90,6 +91,26 @@ def make_walk_vec(
     if mode == "async":
         return WalkAsyncVectorEnv([make] * num_envs)
     raise ValueError(f"mode={mode!r} is unknown; choose 'sync' or 'async'")
+
+
+def make_text_vec(num_envs: int = 1, **env_kwargs: Any) -> WalkSyncVectorEnv | WalkAsyncVectorEnv:
+    """Make text walks in this process; what ``gymnasium.make_vec`` calls for ``provgym/GraphWalkText-v0``.
+
+    Args:
+        num_envs: Sub-environments, >= 1.
+        env_kwargs: Arguments of the environment, passed on as Gymnasium does.
+    """
+    return make_walk_vec(num_envs, env_id="provgym/GraphWalkText-v0", env_kwargs=env_kwargs)
+
+
+def make_array_vec(num_envs: int = 1, **env_kwargs: Any) -> WalkSyncVectorEnv | WalkAsyncVectorEnv:
+    """Make array walks in this process; what ``gymnasium.make_vec`` calls for ``provgym/GraphWalk-v0``.
+
+    Args:
+        num_envs: Sub-environments, >= 1.
+        env_kwargs: Arguments of the environment, passed on as Gymnasium does.
+    """
+    return make_walk_vec(num_envs, env_id="provgym/GraphWalk-v0", env_kwargs=env_kwargs)
 
 
 def _make_one(env_id: str, env_kwargs: Mapping[str, Any]) -> gym.Env[Any, Any]:

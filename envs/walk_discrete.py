@@ -116,7 +116,7 @@ class GraphWalkEnv(gym.Env[NDArray[np.float32], np.int64]):
         GraphEcho, arXiv:2609.17695, section 4.1; the arrays are ours.
     """
 
-    metadata = {"render_modes": []}  # noqa: RUF012 - Gymnasium's name and type
+    metadata = {"render_modes": [], "render_fps": 1}  # noqa: RUF012 - Gymnasium's name and type
 
     def __init__(
         self,

@@ -76,7 +76,7 @@ class GraphWalkTextEnv(gym.Env[str, str]):
         GraphEcho, arXiv:2609.17695, section 4.1.
     """
 
-    metadata = {"render_modes": ["ansi"]}  # noqa: RUF012 - Gymnasium's name and type
+    metadata = {"render_modes": ["ansi"], "render_fps": 1}  # noqa: RUF012 - Gymnasium's name and type
 
     def __init__(
         self,

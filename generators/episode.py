@@ -156,7 +156,7 @@ class Episode:
                 mitigation=data["mitigation"],
                 member=data["member"],
                 outcome=outcome_from_dict(data["outcome"]),
-                trace=tuple(TraceEntry(**entry) for entry in data["trace"]),
+                trace=tuple(_trace_entry(number, entry) for number, entry in enumerate(data["trace"])),
                 turns=tuple(Turn(t["observation"], t["action"]) for t in data["turns"]),
                 cited_source_ids=tuple(data["cited_source_ids"]),
                 tokens=None if tokens is None else Tokens(**{k: tuple(v) for k, v in tokens.items()}),
@@ -167,6 +167,29 @@ class Episode:
             )
         except (KeyError, TypeError) as error:
             raise ValueError(f"not a stored episode: {error!r}") from error
+
+
+def _trace_entry(number: int, data: Any) -> TraceEntry:
+    """Check one stored step and copy it.
+
+    Raises:
+        ValueError: If it is no object, or a key is missing or unknown.
+    """
+    if not isinstance(data, Mapping):
+        raise ValueError(f"trace entry {number} is {data!r}, expected an object with {list(TraceEntry.__annotations__)}")
+    lacking = [key for key in TraceEntry.__annotations__ if key not in data]
+    if lacking:
+        raise ValueError(f"trace entry {number} lacks {lacking}")
+    unknown = [key for key in data if key not in TraceEntry.__annotations__]
+    if unknown:
+        raise ValueError(f"trace entry {number} has unknown keys {unknown}")
+    return {
+        "kind": data["kind"],
+        "node": data["node"],
+        "budget_left": data["budget_left"],
+        "atom": data["atom"],
+        "source": data["source"],
+    }
 
 
 class Policy(Protocol):

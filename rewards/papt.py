@@ -1,4 +1,4 @@
-"""The five PAPT terms: verdict, count, coverage, echo and cost.
+"""The five PAPT terms, verdict, count, coverage, echo and cost, and one of ours, illegal.
 
 Each is a pure function of a :class:`~provgym.rewards.outcome.WalkOutcome`. Terms are magnitudes; their signs
 live in the rubric's weights (``R = R_verdict + 0.4 R_count + 0.4 R_coverage - 0.4 R_echo - 0.05 R_cost``).

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -82,6 +83,9 @@ def test_version(run: Callable[..., Answer]) -> None:
         ("eval walk --policy naive --budget 0", "budgets.0: Input should be greater than or equal to 1; found 0"),
         ("eval walk --policy naive --mitigation M7", "'M0', 'M1', 'M2' or 'M3'; found 'M7'"),
         ("eval walk --policy naive --conditions C9", "condition 'C9' is unknown"),
+        ("eval walk --policy naive --moves short", "moves: Input should be 'labelled' or 'aliases'; found 'short'"),
+        ("eval walk --policy naive --source-labels long", "'short', 'shuffled' or 'real'; found 'long'"),
+        ("eval walk --policy naive --preview-ids never", "'shown' or 'visited'; found 'never'"),
         ("eval walk --policy naive --samples 3", "samples=3 with greedy decoding"),
         ("eval walk --policy naive --temperature 0.5", "add --sampled"),
         ("eval walk --policy naive --claims a.jsonl --scifact b", "--claims and --scifact exclude each other"),
@@ -192,6 +196,23 @@ def test_several_mitigations_and_budgets(run: Callable[..., Answer]) -> None:
         assert setting in answer.text
 
 
+@pytest.mark.parametrize(
+    ("words", "moves"),
+    [((), r"Left 5\. Moves n\d+ S\d.*\[n0\]\."), (("--moves", "aliases"), r"Left 5\. Moves n0[-n\d ]*\.")],
+)
+def test_how_walks_are_shown_reaches_the_episodes(
+    run: Callable[..., Answer], tmp_path: Path, words: tuple[str, ...], moves: str
+) -> None:
+    asked = ("eval", "walk", "-p", "naive", "--limit", "1", "--conditions", "C2", "--general-draws", "0")
+    answer = run(*asked, "--out", "out", "--source-labels", "shuffled", "--preview-ids", "shown", *words)
+    assert answer.status == 0, answer.error
+    (line,) = (tmp_path / "out" / "naive" / "episodes.jsonl").read_text().splitlines()
+    second = json.loads(line)["turns"][1]["observation"].splitlines()
+    assert re.fullmatch(moves, second[-1]), second[-1]
+    config = json.loads((tmp_path / "out" / "naive" / "summary.json").read_text())["config"]
+    assert (config["source_labels"], config["moves"]) == ("shuffled", "aliases" if words else "labelled")
+
+
 def test_tiny_policy_on_scifact_is_called_not_meaningful(
     run: Callable[..., Answer], tmp_path: Path, shared_data: Path
 ) -> None:
@@ -235,10 +256,9 @@ def test_rescore_a_stored_evaluation(run: Callable[..., Answer], tmp_path: Path)
     assert metrics["reward"]["value"] == metrics["reward_verdict"]["value"] == 1.0
     answer = run("eval", "rescore", "out/oracle/episodes.jsonl", "--weight", "coverage=2", "--out", "more.json")
     more = json.loads((tmp_path / "more.json").read_text())["metrics"]
-    terms = {name: more[f"reward_{name}"]["value"] for name in ("verdict", "count", "coverage", "echo", "cost")}
-    expected = (
-        terms["verdict"] + 0.4 * terms["count"] + 2 * terms["coverage"] - 0.4 * terms["echo"] - 0.05 * terms["cost"]
-    )
+    weights = {"verdict": 1.0, "count": 0.4, "coverage": 2.0, "echo": -0.4, "cost": -0.05, "illegal": 0.0}
+    terms = {name: more[f"reward_{name}"]["value"] for name in weights}
+    expected = sum(weight * terms[name] for name, weight in weights.items())
     assert more["reward"]["value"] == pytest.approx(expected)
 
 

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +24,7 @@ from transformers import LlamaForCausalLM
 from provgym.envs.actions import format_stop
 from provgym.envs.presentation import MovesStyle, PresentationConfig
 from provgym.envs.provenance import REPRESENTATION_KINDS, Stance
+from provgym.envs.walk_text import GraphWalkTextEnv
 from provgym.eval.run_files import write_json_atomic
 from provgym.generators.conditions import CONFLICT_CONDITIONS, GENERAL
 from provgym.generators.episode import EpisodeTask
@@ -34,6 +36,7 @@ from provgym.rewards.outcome import Judgement, Verdict
 from provgym.trainers.papt_config import Strict
 
 MICRO_BATCH = 12
+LABEL, ALIAS = re.compile(r"S\d+"), re.compile(r"n\d+")
 
 
 class WarmStartConfig(Strict):
@@ -58,6 +61,8 @@ class WarmStartConfig(Strict):
         budgets: Drawn per episode.
         stance_loss_weight: Weight of an auxiliary linear read-out of each evidence line's stance; the read-out is
             thrown away. Without it, comparing the verbs of claim and evidence is learned many times more slowly.
+        familiar_loss_weight: Weight of another such read-out, in the last stage: whether a source among the moves was
+            read before, from the middle layer. The policy learns to see repetition, which it goes on to count.
     """
 
     out: Path = Path("runs/warm-start")
@@ -65,7 +70,7 @@ class WarmStartConfig(Strict):
     data_seed: int = Field(default=42, ge=0)
     drill_steps: int = Field(default=150, ge=0)
     clone_steps: int = Field(default=1000, ge=0)
-    confirm_steps: int = Field(default=250, ge=0)
+    confirm_steps: int = Field(default=200, ge=0)
     drill_rows: int = Field(default=64, ge=1)
     clone_rows: int = Field(default=48, ge=1)
     learning_rate: float = Field(default=3e-3, gt=0.0)
@@ -75,6 +80,7 @@ class WarmStartConfig(Strict):
     stumble_probability: float = Field(default=0.05, ge=0.0, lt=1.0)
     budgets: tuple[int, ...] = (3, 4, 5, 6, 7, 8)
     stance_loss_weight: float = Field(default=1.0, ge=0.0)
+    familiar_loss_weight: float = Field(default=1.0, ge=0.0)
     hidden_size: int = 128
     num_layers: int = 4
     initializer_range: float = 0.1
@@ -82,11 +88,16 @@ class WarmStartConfig(Strict):
 
 @dataclass
 class Sequence:
-    """One training sequence; ``mask`` marks action tokens, ``stances`` are (position, 0 support / 1 refute)."""
+    """One training sequence; ``mask`` marks action tokens.
+
+    ``stances`` are (position, 0 support / 1 refute) of evidence lines, ``familiar`` (position, 0 or 1) of the source
+    labels among the moves: whether that source was read before.
+    """
 
     ids: list[int]
     mask: list[int]
     stances: list[tuple[int, int]]
+    familiar: list[tuple[int, int]] = field(default_factory=list)
 
     def world(self, dialogue: TinyDialogue, lines: tuple[str, ...] | list[str], stance: Stance | None) -> None:
         """Append world lines; the first line's last token gets ``stance`` when it is evidence."""
@@ -136,7 +147,22 @@ def cloned_episode(
             atom = env.walk.trace[-1].atom
             stance = None if atom is None else instance.graph.atoms[atom].stance
             sequence.world(dialogue, env.observation_lines, stance)
+            _mark_familiar(sequence, dialogue, env)
     return sequence
+
+
+def _mark_familiar(sequence: Sequence, dialogue: TinyDialogue, env: GraphWalkTextEnv) -> None:
+    """Note which of the labels in the last line, the moves, name a source that was read before."""
+    walk, presentation = env.walk, env.presentation
+    if walk is None or presentation is None:
+        return
+    graph = walk.instance.graph
+    read = {presentation.source_label(int(graph.node_source[n])) for n in walk.visited if graph.node_atom[n] >= 0}
+    words = [dialogue.decode([token]) for token in sequence.ids[:-1]]
+    start = len(sequence.ids) - len(dialogue.reply(env.observation_lines[-1:], ended=True))
+    for position in range(start + 1, len(words)):
+        if LABEL.fullmatch(words[position]) and ALIAS.fullmatch(words[position - 1]):
+            sequence.familiar.append((position, int(words[position] in read)))
 
 
 def drilled_list(claims: tuple[BaseClaim, ...], dialogue: TinyDialogue, rng: np.random.Generator) -> Sequence:
@@ -166,22 +192,38 @@ def drilled_list(claims: tuple[BaseClaim, ...], dialogue: TinyDialogue, rng: np.
 
 
 def cloning_loss(
-    model: LlamaForCausalLM, readout: nn.Linear, batch: list[Sequence], pad_id: int
-) -> tuple[Tensor, Tensor]:
-    """Return the summed cross-entropies of the action tokens and of the stance read-out."""
+    model: LlamaForCausalLM, readout: Readout, batch: list[Sequence], pad_id: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the summed cross-entropies of the action tokens, of the stances and of the familiar sources."""
     width = max(len(s.ids) for s in batch)
     ids = torch.tensor([s.ids + [pad_id] * (width - len(s.ids)) for s in batch])  # (B, T)
     mask = torch.tensor([s.mask + [0] * (width - len(s.mask)) for s in batch])[:, 1:].float()  # (B, T-1)
     attention = torch.tensor([[1] * len(s.ids) + [0] * (width - len(s.ids)) for s in batch])  # (B, T)
-    hidden = model.model(input_ids=ids, attention_mask=attention).last_hidden_state  # (B, T, d)
+    states = model.model(input_ids=ids, attention_mask=attention, output_hidden_states=True).hidden_states
+    hidden, middle = states[-1], states[len(states) // 2]  # (B, T, d); decisions can only use what came before them
     rows, columns = torch.nonzero(mask, as_tuple=True)
     logits = model.lm_head(hidden[rows, columns])  # (number of action tokens, V)
     action_loss = nn.functional.cross_entropy(logits, ids[rows, columns + 1], reduction="sum")
-    places = [(b, position, stance) for b, s in enumerate(batch) for position, stance in s.stances]
-    if not places:
-        return action_loss, action_loss.new_zeros(())
-    b, position, stance = (torch.tensor(column) for column in zip(*places, strict=True))
-    return action_loss, nn.functional.cross_entropy(readout(hidden[b, position]), stance, reduction="sum")
+    stance_loss = _readout_loss(readout.stance, hidden, [q.stances for q in batch])
+    return action_loss, stance_loss, _readout_loss(readout.familiar, middle, [q.familiar for q in batch])
+
+
+def _readout_loss(head: nn.Linear, hidden: Tensor, places: list[list[tuple[int, int]]]) -> Tensor:
+    """Return the summed cross-entropy of a linear read-out at the marked positions of (B, T, d) states."""
+    flat = [(b, position, label) for b, marked in enumerate(places) for position, label in marked]
+    if not flat:
+        return hidden.new_zeros(())
+    b, position, label = (torch.tensor(column) for column in zip(*flat, strict=True))
+    return nn.functional.cross_entropy(head(hidden[b, position]), label, reduction="sum")
+
+
+class Readout(nn.Module):
+    """Linear read-outs of what was read; trained along and thrown away."""
+
+    def __init__(self, hidden_size: int) -> None:
+        super().__init__()
+        self.stance = nn.Linear(hidden_size, 2)
+        self.familiar = nn.Linear(hidden_size, 2)
 
 
 def batches(graphecho: GraphEcho, dialogue: TinyDialogue, config: WarmStartConfig) -> Iterator[list[Sequence]]:
@@ -218,13 +260,13 @@ def warm_start(config: WarmStartConfig, on_step: Callable[[int, int, float, floa
     )
     stream = batches(GraphEcho.generate(config.data_seed), dialogue, config)
     first_stage = config.drill_steps + config.clone_steps
-    history: list[tuple[float, float]] = []
+    history: list[tuple[float, float, float]] = []
     for steps, peak in ((first_stage, config.learning_rate), (config.confirm_steps, config.confirm_learning_rate)):
         stage = _Stage(model, config, steps, peak)
         for batch in itertools.islice(stream, steps):
             history.append(stage.step(batch))
             if on_step is not None:
-                on_step(len(history), first_stage + config.confirm_steps, *history[-1])
+                on_step(len(history), first_stage + config.confirm_steps, *history[-1][:2])
     config.out.mkdir(parents=True, exist_ok=True)
     model.save_pretrained(config.out)
     tokenizer.save_pretrained(config.out)
@@ -239,31 +281,32 @@ class _Stage:
     def __init__(self, model: LlamaForCausalLM, config: WarmStartConfig, steps: int, peak: float) -> None:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(config.seed)
-            self._readout = nn.Linear(config.hidden_size, 2)
+            self._readout = Readout(config.hidden_size)
         self._model, self._steps, self._peak = model, steps, peak
         self._stance_loss_weight = config.stance_loss_weight
+        self._familiar_loss_weight = config.familiar_loss_weight
         self._parameters = [*model.parameters(), *self._readout.parameters()]
         self._optimizer = torch.optim.AdamW(self._parameters, lr=peak, betas=(0.9, 0.98), weight_decay=0.01)
         self._done = 0
 
-    def step(self, batch: list[Sequence]) -> tuple[float, float]:
-        """Take one step; returns (action loss, stance loss)."""
+    def step(self, batch: list[Sequence]) -> tuple[float, float, float]:
+        """Take one step; returns the losses of actions, stances and familiar sources."""
         cosine = 0.05 + 0.95 * 0.5 * (1 + math.cos(math.pi * self._done / self._steps))
         for group in self._optimizer.param_groups:
             group["lr"] = self._peak * min(1.0, (self._done + 1) / 30) * cosine
         self._done += 1
-        num_tokens = sum(sum(s.mask[1:]) for s in batch)
-        num_stances = max(1, sum(len(s.stances) for s in batch))
-        by_length = sorted(batch, key=lambda s: len(s.ids))  # little padding within a part
-        totals = [0.0, 0.0]
+        sizes = [sum(sum(q.mask[1:]) for q in batch)]
+        sizes += [max(1, sum(len(q.stances) for q in batch)), max(1, sum(len(q.familiar) for q in batch))]
+        weights = (1.0, self._stance_loss_weight, self._familiar_loss_weight)
+        by_length = sorted(batch, key=lambda q: len(q.ids))  # little padding within a part
+        totals = [0.0, 0.0, 0.0]
         self._optimizer.zero_grad()
         for start in range(0, len(by_length), MICRO_BATCH):
             part = by_length[start : start + MICRO_BATCH]
-            action_loss, stance_loss = cloning_loss(self._model, self._readout, part, vocabulary().index(PAD))
-            action_loss, stance_loss = action_loss / num_tokens, stance_loss / num_stances
-            torch.autograd.backward(action_loss + self._stance_loss_weight * stance_loss)
-            totals[0] += float(action_loss.detach())
-            totals[1] += float(stance_loss.detach())
+            found = cloning_loss(self._model, self._readout, part, vocabulary().index(PAD))
+            losses = [loss / size for loss, size in zip(found, sizes, strict=True)]
+            torch.autograd.backward(sum(w * loss for w, loss in zip(weights, losses, strict=True)))
+            totals = [t + float(loss.detach()) for t, loss in zip(totals, losses, strict=True)]
         nn.utils.clip_grad_norm_(self._parameters, 1.0)
         self._optimizer.step()
-        return totals[0], totals[1]
+        return totals[0], totals[1], totals[2]

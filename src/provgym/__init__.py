@@ -16,9 +16,10 @@ __all__ = ["__version__", "register_envs"]
 __version__ = "0.1.0"
 
 _ENTRY_POINTS: Final = {
-    "provgym/GraphWalkText-v0": "provgym.envs.walk_text:GraphWalkTextEnv",
-    "provgym/GraphWalk-v0": "provgym.envs.walk_discrete:GraphWalkEnv",
+    "provgym/GraphWalkText-v0": ("provgym.envs.walk_text:GraphWalkTextEnv", "provgym.envs.vector:make_text_vec"),
+    "provgym/GraphWalk-v0": ("provgym.envs.walk_discrete:GraphWalkEnv", "provgym.envs.vector:make_array_vec"),
 }
+"""Id to the environment, and to what ``gymnasium.make_vec`` makes unless it is told a mode."""
 
 
 def register_envs() -> None:
@@ -31,9 +32,9 @@ def register_envs() -> None:
     # import, and then needs to find it defined.
     from gymnasium.envs.registration import register, registry
 
-    for env_id, entry_point in _ENTRY_POINTS.items():
+    for env_id, (entry_point, vector_entry_point) in _ENTRY_POINTS.items():
         if env_id not in registry:
-            register(id=env_id, entry_point=entry_point)
+            register(id=env_id, entry_point=entry_point, vector_entry_point=vector_entry_point)
 
 
 register_envs()

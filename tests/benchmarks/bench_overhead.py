@@ -107,9 +107,7 @@ class _StepEnds(TrainerCallback):  # type: ignore[misc]
         optimizer.register_step_pre_hook(lambda *_: self._clock.enter())
         optimizer.register_step_post_hook(lambda *_: self._clock.leave("optimiser"))
 
-    def on_step_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         self._clock.end_step()
 
 

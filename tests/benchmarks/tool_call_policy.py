@@ -1,8 +1,9 @@
-"""A tiny policy that writes tool calls, made for the roll-out benchmark only.
+"""Policies that write tool calls, made for the roll-out benchmark only.
 
-A small Llama with a byte-level tokenizer of its own is cloned from the naive walker, with TRL's own Qwen2.5 chat
-template around every message, so that TRL's tool loop and our roll-out can play the very same episodes. It also
-learns to say one word after its stop: TRL generates once more there, and should be able to do so cheaply.
+A small Llama with a byte-level tokenizer of its own (or SmolLM2 with a LoRA adapter) is cloned from the naive walker,
+with TRL's own Qwen2.5 chat template around every message, so that TRL's tool loop and our roll-out can play the very
+same episodes. It also learns to say one word after its stop: TRL generates once more there, and should be able to do
+so cheaply.
 """
 
 from __future__ import annotations
@@ -16,20 +17,30 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+from peft import LoraConfig, PeftModel, get_peft_model
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 from torch import Tensor, nn
-from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers import (
+    AutoTokenizer,
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    PreTrainedTokenizerFast,
+)
 from trl.chat_template_utils import qwen2_5_chat_template
 
+from provgym.envs.presentation import PresentationConfig
+from provgym.envs.walk_text import GraphWalkTextEnv
 from provgym.eval.run_files import write_json_atomic
 from provgym.generators.chat import WALK_TOOLS, ChatDialogue
 from provgym.generators.chat_actions import TOOL_INSTRUCTIONS, rewrite_action
 from provgym.generators.conditions import CONFLICT_CONDITIONS, GENERAL
 from provgym.generators.episode import EpisodeTask
 from provgym.generators.graphecho import GraphEcho
-from provgym.generators.scripted import naive_walker, start_episode
+from provgym.generators.scripted import naive_path_counter, start_episode
 from provgym.generators.seeds import Purpose, derive_rng
-from provgym.envs.presentation import PresentationConfig
+from provgym.generators.smollm2 import load_smollm2
 
 PAD, START, END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
 MARKUP = ("<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>")
@@ -47,6 +58,7 @@ class CloneConfig:
         steps: Optimiser steps.
         rows: Episodes per step.
         learning_rate: Peak of a cosine schedule.
+        warmup_steps: Before it.
         vocabulary_size: Tokens of the byte-level tokenizer.
         hidden_size: Width of the decoder.
         num_layers: Its depth.
@@ -57,16 +69,23 @@ class CloneConfig:
     steps: int = 120
     rows: int = 8
     learning_rate: float = 3e-3
+    warmup_steps: int = 10
     vocabulary_size: int = 1024
     hidden_size: int = 128
     num_layers: int = 4
 
 
+TINY = CloneConfig()
+SMOLLM2 = CloneConfig(budget=3, steps=16, rows=1, learning_rate=1e-3, warmup_steps=3)
+OnStep = Callable[[int, float], None]
+_DONE = "clone.json"
+
+
 class ToolCallPolicy(NamedTuple):
     """What both sides of the benchmark play with."""
 
-    model: LlamaForCausalLM
-    tokenizer: PreTrainedTokenizerFast
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
 
 
 class ClonedRow(NamedTuple):
@@ -76,7 +95,7 @@ class ClonedRow(NamedTuple):
     mask: list[int]
 
 
-def dialogue_of(tokenizer: PreTrainedTokenizerFast) -> ChatDialogue:
+def dialogue_of(tokenizer: PreTrainedTokenizerBase) -> ChatDialogue:
     """Return the dialogue whose ids equal those of TRL's loop.
 
     The action limit is that of the grammar's longest stop; nothing else differs from the default.
@@ -123,12 +142,27 @@ def build_tokenizer(texts: Sequence[str], vocabulary_size: int) -> PreTrainedTok
     return fast
 
 
+def first_fresh_walker(env: GraphWalkTextEnv, rng: np.random.Generator) -> str:
+    """Walk to the fresh neighbour with the lowest alias, and answer as the naive walker: by the majority over paths.
+
+    The naive walker's own choice is random; a fixed one is cloned in fewer steps, and greedy decoding of the clone
+    stays clear of ties.
+    """
+    walk, presentation = env.walk, env.presentation
+    if walk is None or presentation is None:
+        raise RuntimeError("no episode was started")
+    aliases = [presentation.alias_of(int(n)) for n in walk.neighbours() if int(n) not in walk.visited]
+    fresh = [alias for alias in aliases if alias is not None]
+    if walk.budget_left > 0 and fresh:
+        return f"walk {min(fresh, key=lambda alias: int(alias[1:]))}"
+    return naive_path_counter(env, rng)
+
+
 def naive_conversations(config: CloneConfig, count: int) -> Iterator[list[tuple[tuple[str, ...], str]]]:
-    """Yield episodes of the naive walker on train claims: (observation lines, action in the short grammar)."""
+    """Yield a walker's episodes on train claims: (observation lines, action in the short grammar)."""
     claims = GraphEcho.generate(42)
     bases = claims.of_split("train")
     conditions = (*CONFLICT_CONDITIONS, GENERAL)
-    walker = naive_walker()
     for number in range(count):
         rng = derive_rng(config.seed, Purpose.CLONING, number)
         condition = conditions[int(rng.integers(len(conditions)))]
@@ -138,7 +172,7 @@ def naive_conversations(config: CloneConfig, count: int) -> Iterator[list[tuple[
         turns = []
         done = False
         while not done:
-            action = walker(env, rng)
+            action = first_fresh_walker(env, rng)
             turns.append((env.observation_lines, action))
             _, _, terminated, truncated, _ = env.step(action)
             done = terminated or truncated
@@ -146,7 +180,9 @@ def naive_conversations(config: CloneConfig, count: int) -> Iterator[list[tuple[
         yield turns
 
 
-def clone_row(dialogue: ChatDialogue, tokenizer: PreTrainedTokenizerFast, turns: Sequence[tuple[tuple[str, ...], str]]) -> ClonedRow:
+def clone_row(
+    dialogue: ChatDialogue, tokenizer: PreTrainedTokenizerBase, turns: Sequence[tuple[tuple[str, ...], str]]
+) -> ClonedRow:
     """Write an episode as ids, as the roll-out would have left it."""
     ids: list[int] = []
     mask: list[int] = []
@@ -189,31 +225,77 @@ def untrained(config: CloneConfig) -> ToolCallPolicy:
         return ToolCallPolicy(LlamaForCausalLM(shape), tokenizer)
 
 
-def cloning_loss(model: nn.Module, rows: Sequence[ClonedRow]) -> Tensor:
+def cloning_loss(model: PreTrainedModel, rows: Sequence[ClonedRow]) -> Tensor:
     """Return the mean cross-entropy of what the policy says in the given episodes."""
     width = max(len(row.ids) for row in rows)
     ids = torch.tensor([row.ids + [0] * (width - len(row.ids)) for row in rows])  # (B, T)
     said = torch.tensor([row.mask + [0] * (width - len(row.ids)) for row in rows])[:, 1:]  # (B, T-1)
-    labels = torch.full_like(ids, -100)
-    labels[:, 1:] = torch.where(said == 1, ids[:, 1:], -100)
-    loss: Tensor = model(input_ids=ids, labels=labels, logits_to_keep=0).loss  # causal: right padding is never seen
-    return loss
+    # Padding on the right of a causal model is never looked at by what is in front of it.
+    hidden = model.get_decoder()(input_ids=ids).last_hidden_state  # (B, T, d)
+    places, columns = torch.nonzero(said, as_tuple=True)
+    logits = model.get_output_embeddings()(hidden[places, columns])  # (said tokens, V)
+    return nn.functional.cross_entropy(logits, ids[places, columns + 1])
 
 
-def clone(policy: ToolCallPolicy, config: CloneConfig, on_step: Callable[[int, float], None] | None = None) -> None:
-    """Train the policy on naive episodes, in place."""
+def clone(policy: ToolCallPolicy, config: CloneConfig, on_step: OnStep | None = None) -> None:
+    """Train whatever can be trained of a policy on naive episodes, in place."""
     dialogue = dialogue_of(policy.tokenizer)
     conversations = naive_conversations(config, config.steps * config.rows)
-    optimizer = torch.optim.AdamW(policy.model.parameters(), lr=config.learning_rate, betas=(0.9, 0.98))
+    parameters = [p for p in policy.model.parameters() if p.requires_grad]
+    optimizer = torch.optim.AdamW(parameters, lr=config.learning_rate, betas=(0.9, 0.98), weight_decay=0.0)
     policy.model.train()
     for step in range(config.steps):
-        scale = min(1.0, (step + 1) / 10) * 0.5 * (1 + math.cos(math.pi * step / config.steps))
+        scale = min(1.0, (step + 1) / config.warmup_steps) * 0.5 * (1 + math.cos(math.pi * step / config.steps))
         optimizer.param_groups[0]["lr"] = config.learning_rate * scale
-        loss = cloning_loss(policy.model, [clone_row(dialogue, policy.tokenizer, next(conversations)) for _ in range(config.rows)])
+        rows = [clone_row(dialogue, policy.tokenizer, next(conversations)) for _ in range(config.rows)]
+        loss = cloning_loss(policy.model, rows)
         optimizer.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
-        nn.utils.clip_grad_norm_(policy.model.parameters(), 1.0)
+        torch.autograd.backward(loss)
+        nn.utils.clip_grad_norm_(parameters, 1.0)
         optimizer.step()
         if on_step is not None:
             on_step(step + 1, float(loss.detach()))
     policy.model.eval()
+
+
+def cloned_tiny(folder: Path, config: CloneConfig = TINY, on_step: OnStep | None = None) -> ToolCallPolicy:
+    """Return the tiny policy, made once and then kept in ``folder``."""
+    place = folder / f"tiny-{_key(config)}"
+    if not (place / _DONE).is_file():
+        policy = untrained(config)
+        clone(policy, config, on_step)
+        policy.model.save_pretrained(place)
+        policy.tokenizer.save_pretrained(place)
+        write_json_atomic(place / _DONE, asdict(config))
+    model = LlamaForCausalLM.from_pretrained(place, local_files_only=True, dtype=torch.float32)
+    return ToolCallPolicy(model.eval(), AutoTokenizer.from_pretrained(place, local_files_only=True))
+
+
+def cloned_smollm2(folder: Path, config: CloneConfig | None = None, on_step: OnStep | None = None) -> ToolCallPolicy:
+    """Return SmolLM2-135M with a LoRA adapter for this grammar merged in; the adapter is made once and kept.
+
+    As it is published, the model does not write tool calls, and TRL's loop ends at the first text without one.
+
+    Raises:
+        ModuleNotFoundError: If the package with the model is not installed.
+    """
+    config = config or SMOLLM2
+    model, tokenizer = load_smollm2(dtype="float32", device="cpu")
+    tokenizer.chat_template = qwen2_5_chat_template
+    place = folder / f"smollm2-{_key(config)}"
+    if not (place / _DONE).is_file():
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(config.seed)
+            adapted = get_peft_model(model, LoraConfig(r=16, lora_alpha=32, target_modules="all-linear"))
+        clone(ToolCallPolicy(adapted.get_base_model(), tokenizer), config, on_step)
+        adapted.save_pretrained(place)
+        write_json_atomic(place / _DONE, asdict(config))
+        model = adapted.unload()
+    merged = PeftModel.from_pretrained(model, str(place)).merge_and_unload()
+    return ToolCallPolicy(merged.eval(), tokenizer)
+
+
+def _key(config: CloneConfig) -> str:
+    """Return a short hash of everything that decides the weights."""
+    text = repr(config) + Path(__file__).read_text(encoding="utf-8")
+    return hashlib.sha256(text.encode()).hexdigest()[:10]

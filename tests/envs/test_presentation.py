@@ -96,13 +96,45 @@ def test_order_and_labels_are_independent_of_stance(
         assert plain == turned
 
 
-def test_labels_are_drawn_per_episode(instance_of: InstanceOf) -> None:
+def test_shuffled_labels_are_drawn_per_episode(instance_of: InstanceOf) -> None:
     instance = instance_of([1], [1])
-    labels = [play(instance, seed=seed)[1].source_label(0) for seed in range(400)]
+    labels = [play(instance, seed=seed, source_labels="shuffled")[1].source_label(0) for seed in range(400)]
     assert set(labels) == {"S1", "S2"}
     assert 150 < labels.count("S1") < 250
-    first = [play(instance, seed=seed)[0][1] for seed in range(400)]  # which observation comes first
+    first = [play(instance, seed=seed, source_labels="shuffled")[0][1] for seed in range(400)]  # what comes first
     assert 150 < sum(line.endswith("S1") for line in first) < 250
+
+
+@pytest.mark.parametrize("mitigation", ["M1", "M2", "M3"])
+def test_short_labels_are_numbered_as_sources_are_shown(instance_of: InstanceOf, mitigation: Mitigation) -> None:
+    """The first source shown is S1, the next new one S2 ...; which source that is differs between episodes."""
+    instance = instance_of([1, 2], [2, 1])
+    firsts = []
+    for seed in range(200):
+        lines, presentation = play(instance, seed=seed, mitigation=mitigation)
+        shown = re.findall(r"\bS\d+", "\n".join(lines))
+        assert list(dict.fromkeys(shown)) == ["S1", "S2", "S3", "S4"]
+        firsts.append(next(source for source in range(4) if presentation.source_label(source) == "S1"))
+    assert set(firsts) == {0, 1, 2, 3}
+
+
+def test_short_labels_do_not_count_sources_beforehand(instance_of: InstanceOf) -> None:
+    """Under M0, and where previews hide ids, the first source that is met is S1, however many there are."""
+    instance = instance_of([1, 1], [1, 1])  # 1-4 observations, 5-8 representations, 9-12 sources
+    for seed in range(20):
+        lines, _ = play(instance, [3, 7, 11, 7, 3, 1, 5, 9], seed=seed, mitigation="M0")
+        assert [line for line in lines if re.fullmatch(r"n\d+ source S\d\.", line)][0].endswith("S1.")
+        assert [line for line in lines if re.fullmatch(r"n\d+ source S\d\.", line)][1].endswith("S2.")
+        lines, presentation = play(instance, [3, 1], seed=seed, preview_ids="visited")
+        assert (presentation.source_label(2), presentation.source_label(0)) == ("S1", "S2")
+
+
+def test_the_kind_of_label_changes_labels_alone(instance_of: InstanceOf) -> None:
+    """One seed shows one order of nodes, whatever sources are called."""
+    for seed in range(10):
+        shown = [play(instance_of([2, 1], [2]), [1, 2], seed=seed, source_labels=k)[0] for k in ("short", "shuffled")]
+        plain = [[re.sub(r"\bS\d", "S", line) for line in lines] for lines in shown]
+        assert plain[0] == plain[1]
 
 
 def test_an_alias_is_previewed_once_and_listed_afterwards(instance_of: InstanceOf) -> None:
@@ -111,10 +143,10 @@ def test_an_alias_is_previewed_once_and_listed_afterwards(instance_of: InstanceO
     assert len(previews) == len(set(previews)) == 4  # two observations, two representations
     assert presentation.alias_of(0) == "n0"
     assert presentation.node_of("n99") is None
-    # At observation 1 again: the claim, the other observation, and 1's own representation, met third.
-    moves = {presentation.alias_of(0), presentation.alias_of(2), presentation.alias_of(3)}
+    # At observation 1 again: its own representation, met third, is new; the claim and the other observation are not.
     assert presentation.alias_of(3) == "n3"
-    assert lines[-1] == f"Left 17. Moves {'n0-n1 n3' if 'n1' in moves else 'n0 n2-n3'}."
+    back = {"n1": "n0-n1", "n2": "n0 n2"}[presentation.alias_of(2) or ""]
+    assert lines[-1] == f"Left 17. Moves n3 {presentation.source_label(0)} [{back}]."
 
 
 def test_preview_ids_can_wait_for_a_visit(instance_of: InstanceOf) -> None:
@@ -158,7 +190,7 @@ def test_contents_are_cut_at_a_sentence_marked_and_counted() -> None:
     kept = len(contents[0].split(": ", 1)[1]) - len(CUT_MARK)
     assert presentation.cut_characters == 2 * (len(text) - kept)
     assert lines[0] == "Claim: The claim itself stays."
-    assert lines[-1] == "Left 18. Moves n1 n3."
+    assert lines[-1] == "Left 18. Moves n3 S1 [n1]."
 
 
 def test_a_text_without_a_sentence_end_is_cut_where_it_must() -> None:
@@ -200,6 +232,7 @@ def test_sources_met_later_are_numbered_onwards(merged_instance: Instance) -> No
         ({"mitigation": "M4"}, "mitigation 'M4' is unknown"),
         ({"source_labels": "long"}, "source_labels 'long'"),
         ({"preview_ids": "never"}, "preview_ids 'never'"),
+        ({"moves": "none"}, r"moves 'none' must be one of \['labelled', 'aliases'\]"),
         ({"max_content_characters": 39}, "max_content_characters=39 must be >= 40"),
     ],
 )

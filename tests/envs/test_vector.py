@@ -42,6 +42,19 @@ def test_workers_are_not_correlated(env_id: str, mode: Any) -> None:
     assert len(set(streams)) == 8  # also no worker of seed 6 repeats one of seed 5
 
 
+@pytest.mark.parametrize("env_id", [TEXT, ARRAY])
+def test_plain_make_vec_spreads_its_seed(env_id: str) -> None:
+    """Fault "correlated workers": what a user types first, ``gymnasium.make_vec(id, num_envs=4)``, is safe too."""
+    with closing(gymnasium.make_vec(env_id, num_envs=4, budget=2)) as vec:
+        five, six = (episodes(vec, seed) for seed in (5, 6))
+        assert vec.spec is not None
+        assert vec.spec.id == env_id
+        assert [sub.unwrapped.budget for sub in vec.envs] == [2] * 4  # type: ignore[attr-defined]
+    assert len({tuple(worker) for worker in five + six}) == 8
+    with closing(make_walk_vec(4, env_id=env_id, env_kwargs={"budget": 2})) as vec:
+        assert episodes(vec, 5) == five
+
+
 def test_sync_and_async_play_the_same_episodes() -> None:
     shown = []
     for mode in MODES:

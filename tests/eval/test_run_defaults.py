@@ -14,7 +14,7 @@ def run(name: str = "a", **data: Any) -> dict[str, Any]:
     return {
         "name": name,
         "data": {"claims": None, "seed": 7, "train_claims": 50, "dev_claims": 5, "test_claims": 9, **data},
-        "walk": {"mitigation": "M2", "source_labels": "real", "preview_ids": "visited", "budgets": [3, 6]},
+        "walk": {"mitigation": "M2", "source_labels": "real", "preview_ids": "visited", "moves": "aliases"},
         "evaluation": {"conditions": ["C1", "1S5P"], "general_draws": 3, "budget": 5},
     }
 
@@ -30,17 +30,24 @@ def test_a_runs_own_held_out_claims() -> None:
     assert config.claims == GraphEchoClaims(seed=7, splits={"train": 50, "dev": 5, "test": 9})
     assert (config.mitigations, config.budgets, config.preview_ids) == (("M2",), (5,), "visited")
     assert (config.conditions, config.general_draws, config.source_labels) == (("C1", "1S5P"), 3, "real")
+    assert config.moves == "aliases"
+
+
+def test_a_run_from_before_moves_were_an_option_takes_the_default() -> None:
+    old = run()
+    del old["walk"]["moves"]
+    assert walk_eval_config([old], None, {}).moves == "labelled"
 
 
 def test_what_was_asked_for_wins() -> None:
-    config = walk_eval_config([run()], None, {"budgets": [8], "general_draws": 0, "mitigations": ["M0"]})
-    assert (config.budgets, config.general_draws, config.mitigations) == ((8,), 0, ("M0",))
+    config = walk_eval_config([run()], None, {"budgets": [8], "mitigations": ["M0"], "moves": "labelled"})
+    assert (config.budgets, config.mitigations, config.moves) == ((8,), ("M0",), "labelled")
 
 
 def test_other_claims_keep_only_how_they_are_walked() -> None:
     config = walk_eval_config([run(), run("b", seed=8)], {"kind": "scifact", "folder": "x"}, {})
     assert isinstance(config.claims, ScifactClaims)
-    assert (config.conditions, config.preview_ids) == (None, "visited")
+    assert (config.conditions, config.preview_ids, config.moves) == (None, "visited", "aliases")
 
 
 def test_a_run_on_an_own_claim_file() -> None:

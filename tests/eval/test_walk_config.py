@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pydantic import ValidationError
 
+from provgym.envs.presentation import PresentationConfig
 from provgym.eval.walk_config import (
     ClaimFiles,
     GraphEchoClaims,
@@ -36,6 +38,8 @@ SMALL = GraphEchoClaims(seed=1, splits={"train": 2, "dev": 2, "test": 3})
         ({"conditions": [], "general_draws": 0}, "nothing to play"),
         ({"samples": 4}, "set decoding: sampled"),
         ({"mitigations": ["M7"]}, "M0"),
+        ({"moves": "short"}, "'labelled' or 'aliases'"),
+        ({"source_labels": "long"}, "'short', 'shuffled' or 'real'"),
         ({"split": "validation"}, "'train', 'dev' or 'test'"),
         ({"claims": {"kind": "csv"}}, "graphecho"),
         ({"claims": {"kind": "graphecho", "sed": 1}}, "sed"),
@@ -54,6 +58,23 @@ def test_default_is_the_five_conditions_and_one_general_draw() -> None:
     assert [i.condition for i in loaded.instances[:5]] == ["C1", "C2", "C3", "C4", "C2R"]
     assert len(loaded.instances) == 3 * 5 + 3
     assert {i.split for i in loaded.instances} == {"test"}
+
+
+def test_how_walks_are_shown_reaches_every_task() -> None:
+    """Every field of the presentation is the evaluation's own, so that none can be forgotten on the way."""
+    fields: dict[str, Any] = {
+        "source_labels": "real",
+        "preview_ids": "visited",
+        "moves": "aliases",
+        "max_content_characters": 99,
+    }
+    config = WalkEvalConfig(claims=SMALL, mitigations=("M0", "M3"), **fields)
+    tasks = build_tasks(config, load_instances(config).instances)
+    assert {task.presentation for task in tasks} == {PresentationConfig(mitigation=m, **fields) for m in ("M0", "M3")}
+    assert set(fields) | {"mitigation"} == {field.name for field in dataclasses.fields(PresentationConfig)}
+    plain = PresentationConfig()
+    assert WalkEvalConfig().presentation("M1") == plain
+    assert (plain.source_labels, plain.preview_ids, plain.moves) == ("short", "shown", "labelled")
 
 
 def test_limit_counts_base_claims_and_keeps_all_their_conditions() -> None:

@@ -25,9 +25,7 @@ from provgym.rewards.rubric import papt_rubric
 DATA = GraphEcho.generate(42, {"test": 40})
 
 
-def tasks(
-    conditions: list[str], budget: int, presentation: PresentationConfig | None = None
-) -> list[EpisodeTask]:
+def tasks(conditions: list[str], budget: int, presentation: PresentationConfig | None = None) -> list[EpisodeTask]:
     return [
         EpisodeTask(
             instance,
@@ -107,9 +105,7 @@ def two_sources(echoes: int) -> Instance:
     """One supporting source by ``echoes`` routes, one refuting source by one."""
     claim = Claim("c", "It rises.")
     atoms = (Atom("c-S0", "s", Stance.SUPPORT, "It rose."), Atom("c-R0", "r", Stance.REFUTE, "It fell."))
-    routes = [Route(f"s{i}", "c", "c-S0", "result") for i in range(echoes)] + [
-        Route("r0", "c", "c-R0", "table")
-    ]
+    routes = [Route(f"s{i}", "c", "c-S0", "result") for i in range(echoes)] + [Route("r0", "c", "c-R0", "table")]
     return Instance("i", EvidenceGraph((claim,), atoms, tuple(routes)), "own", Verdict.MIXED)
 
 
@@ -149,6 +145,51 @@ def test_a_naive_walker_that_may_stop_early() -> None:
     assert max(lengths) <= 6
 
 
+def test_a_naive_walker_that_seeks_confirmation_reads_one_source_again_and_again() -> None:
+    """One supporting source by five routes, one refuting source by one: what was read first is all that is found.
+
+    From the supporting source it goes on to that source's other nodes, past the source itself where a representation
+    leads nowhere else. From the refuting one there is one more node of it, then the source, and nothing new behind it.
+    """
+    made = [EpisodeTask(two_sources(5), 6, PresentationConfig(), n, n) for n in range(40)]
+    firsts: Counter[str] = Counter()
+    for episode in ScriptedPolicy("seeker", naive_walker(0.0, 1.0)).play(made):
+        kinds = [entry["kind"] for entry in episode.trace]
+        first = str(episode.trace[0]["source"])
+        firsts[first] += 1
+        judgement = episode.outcome.judgement
+        assert judgement is not None
+        counts = (judgement.support_count, judgement.refute_count)
+        if first == "s":
+            assert kinds.count("new") == kinds.index("new") + 1 == 1
+            assert kinds.count("connector") <= 1
+            assert (counts, judgement.verdict) == ((1 + kinds.count("echo"), 0), Verdict.SUPPORT)
+        else:
+            assert kinds == ["new", "echo", "connector", "stop"]
+            assert (counts, judgement.verdict) == ((0, 2), Verdict.REFUTE)
+        assert episode.cited_source_ids == (first,)
+        assert not episode.outcome.is_correct
+    assert firsts["s"] > firsts["r"] > 0
+
+
+def test_confirmation_is_sought_as_often_as_asked() -> None:
+    """Echoes rise with the chance, and recall falls; with none the choices are those of the plain naive walker."""
+    conditions = [*CONFLICT_CONDITIONS, GENERAL]
+    found = [play(naive_walker(0.0, chance), conditions) for chance in (0.0, 0.5, 1.0)]
+    echoes = [fmean(e.outcome.echoes / e.outcome.walks for e in episodes) for episodes in found]
+    recall = [fmean(e.outcome.acquired / e.outcome.available for e in episodes) for episodes in found]
+    assert echoes[0] + 0.05 < echoes[1] < echoes[2] - 0.05
+    assert recall[0] > recall[1] > recall[2]
+    assert [e.turns for e in found[0]] == [e.turns for e in play(naive_path_counter, conditions)]
+    for episode in found[2]:
+        support, refute = naive_by_hand(episode)
+        judgement = episode.outcome.judgement
+        assert judgement is not None
+        assert (judgement.support_count, judgement.refute_count) == (support, refute), "it still counts paths"
+        nodes = [entry["node"] for entry in episode.trace[:-1]]
+        assert len(nodes) == len(set(nodes)), "and never goes back to a node it stood on"
+
+
 def test_the_exploit_of_the_source_s_reward_beats_the_naive_walker() -> None:
     """ "One walk, MIXED" is paid .738 (see tests/rewards), the naive walker far less, the oracle more."""
     naive, oracle = (
@@ -174,6 +215,34 @@ def test_play_is_repeatable_and_reports_each_episode() -> None:
 def test_stored_episodes_come_back_equal() -> None:
     for episode in play(naive_path_counter, ["C2R"])[:5]:
         assert Episode.from_json(episode.to_json()) == episode
+
+
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        ({"kind": "new", "node": "n", "budget_left": 5, "atom": "a"}, r"trace entry 1 lacks \['source'\]"),
+        (
+            {"kind": "new", "node": "n", "budget_left": 5, "atom": "a", "source": "s", "sorce": "s"},
+            r"trace entry 1 has unknown keys \['sorce'\]",
+        ),
+        ({}, r"trace entry 1 lacks \['kind', 'node', 'budget_left', 'atom', 'source'\]"),
+        ("new", r"trace entry 1 is 'new', expected an object"),
+        (None, r"trace entry 1 is None, expected an object"),
+    ],
+)
+def test_a_damaged_trace_is_named(entry: object, message: str) -> None:
+    """A stored step with a key too few or too many is refused: half a step would give half an account of echoes."""
+    data = play(naive_path_counter, ["C1"])[0].to_json()
+    data["trace"][1] = entry
+    with pytest.raises(ValueError, match=message):
+        Episode.from_json(data)
+
+
+def test_a_field_that_is_missing_is_named() -> None:
+    data = play(naive_path_counter, ["C1"])[0].to_json()
+    del data["mitigation"]
+    with pytest.raises(ValueError, match="not a stored episode: KeyError\\('mitigation'\\)"):
+        Episode.from_json(data)
 
 
 @pytest.mark.parametrize("mitigation", ["M0", "M1", "M2", "M3"])

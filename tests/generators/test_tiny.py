@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
+from provgym.envs.presentation import MITIGATIONS, Mitigation, MovesStyle, PresentationConfig
+from provgym.envs.walk_text import GraphWalkTextEnv
+from provgym.generators.baseline_walkers import random_walker
+from provgym.generators.episode import EpisodeTask
 from provgym.generators.graphecho import GraphEcho
-from provgym.generators.scripted import ScriptedPolicy, naive_path_counter
+from provgym.generators.scripted import ScriptedPolicy, Walker, naive_path_counter
 from provgym.generators.tiny import (
     SPECIAL_TOKENS,
     TinyDialogue,
@@ -25,27 +31,67 @@ def dialogue() -> TinyDialogue:
     return TinyDialogue(build_tokenizer())
 
 
+def stumbling_walker(env: GraphWalkTextEnv, rng: np.random.Generator) -> str:
+    """Walk at random, and now and then nowhere."""
+    return "walk n99" if rng.random() < 0.3 else random_walker(env, rng)
+
+
 def test_vocabulary_has_no_repeats_and_stable_special_ids() -> None:
     tokens = vocabulary()
     assert len(tokens) == len(set(tokens))
     assert tuple(tokens[: len(SPECIAL_TOKENS)]) == SPECIAL_TOKENS
 
 
-def test_generated_episodes_hold_no_unknown_token(dialogue: TinyDialogue) -> None:
-    from provgym.envs.presentation import MITIGATIONS, PresentationConfig
-    from provgym.generators.episode import EpisodeTask
+def test_the_vocabulary_is_the_one_that_shipped_weights_were_made_with() -> None:
+    """Token ids are positions in this list: a word put in or taken out would make every saved policy read nonsense."""
+    tokens = vocabulary()
+    assert len(tokens) == 646
+    digest = hashlib.sha256("\n".join(tokens).encode()).hexdigest()
+    assert digest == "7bed04a3679a33acaee89e245b5b3df675247380cff2c882fc64e182b229175c"
 
-    claims = GraphEcho.generate(seed=5, splits={"train": 12, "dev": 4, "test": 4})
-    instances = claims.instances("test", ["C1", "C3", "2S5P"]) + claims.instances("train", ["C2R"])
+
+@pytest.mark.parametrize("moves", ["labelled", "aliases"])
+@pytest.mark.parametrize("mitigation", MITIGATIONS)
+@pytest.mark.parametrize("walker", [naive_path_counter, random_walker, stumbling_walker])
+def test_generated_episodes_hold_no_unknown_token(
+    dialogue: TinyDialogue, walker: Walker, mitigation: Mitigation, moves: MovesStyle
+) -> None:
+    """All that the environment can say of generated claims: connectors, returns, groups, mistakes, the end."""
+    claims = GraphEcho.generate(seed=5, splits={"train": 4, "dev": 1, "test": 3})
+    instances = claims.instances("test", ["C1", "C3", "2S5P"]) + claims.instances("train", ["C2R", "general"])
     tasks = [
-        EpisodeTask(instance, 6, PresentationConfig(mitigation=mitigation), 1, 2)
-        for instance in instances
-        for mitigation in MITIGATIONS
+        EpisodeTask(instance, budget, PresentationConfig(mitigation, labels, ids, moves), number, number)
+        for number, instance in enumerate(instances)
+        for budget, labels, ids in ((6, "short", "shown"), (10, "shuffled", "visited"))
     ]
-    for episode in ScriptedPolicy("naive", naive_path_counter).play(tasks):
+    for episode in ScriptedPolicy("scripted", walker).play(tasks):
         for turn in episode.turns:
-            assert dialogue.unknown_in(turn.observation.splitlines()) == 0
+            assert dialogue.unknown_in(turn.observation.splitlines()) == 0, turn.observation
             assert dialogue.decode(dialogue.encode_action(turn.action)[:-1]).split() == turn.action.split()
+
+
+@pytest.mark.parametrize(
+    ("line", "tokens"),
+    [
+        ("Left 5. Moves n1 S1 n2 S2 n7 S3 [n0].", "Left 5 . Moves n1 S1 n2 S2 n7 S3 [ n0 ] ."),
+        ("Left 5. Moves n12 S10 n13-n16 n18 [n0-n2 n9].", "Left 5 . Moves n12 S10 n13 - n16 n18 [ n0 - n2 n9 ] ."),
+        (
+            "Left 2. Moves S1 x12: n1 n3; source S2: n2 [n0].",
+            "Left 2 . Moves S1 x 12 : n1 n3 ; source S2 : n2 [ n0 ] .",
+        ),
+    ],
+)
+def test_moves_are_read_token_by_token(dialogue: TinyDialogue, line: str, tokens: str) -> None:
+    """A multiplicity is a number of its own, and a label is one token: "x12" is x and 12."""
+    assert build_tokenizer().tokenize(line) == tokens.split()
+    assert dialogue.unknown_in([line]) == 0
+
+
+def test_what_a_claim_can_grow_to_is_known(dialogue: TinyDialogue) -> None:
+    """Aliases to n127, labels to S32, multiplicities and budgets to 47; past that ``<unk>``, which reports count."""
+    assert dialogue.unknown_in([f"n{k}" for k in range(128)] + [f"S{k}" for k in range(1, 33)]) == 0
+    assert dialogue.unknown_in([f"S1 x{k}: n1" for k in range(2, 48)] + [f"Left {k}." for k in range(48)]) == 0
+    assert [dialogue.unknown_in([text]) for text in ("n128", "S33", "x48")] == [1, 1, 1]
 
 
 def test_world_text_never_yields_control_tokens(dialogue: TinyDialogue) -> None:

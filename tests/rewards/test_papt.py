@@ -1,11 +1,11 @@
-"""The five PAPT terms, each edge worked out by hand."""
+"""The PAPT terms, each edge worked out by hand."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from provgym.rewards.outcome import Ending, Judgement, Verdict, WalkOutcome
-from provgym.rewards.papt import cost_term, count_term, coverage_term, echo_term, verdict_term
+from provgym.rewards.papt import cost_term, count_term, coverage_term, echo_term, illegal_term, verdict_term
 
 
 def outcome(
@@ -105,9 +105,7 @@ def test_coverage(
     assert coverage_term(walked, "available") == pytest.approx(by_available)
 
 
-@pytest.mark.parametrize(
-    ("echoes", "walks", "expected"), [(0, 0, 0.0), (0, 5, 0.0), (3, 6, 0.5), (5, 6, 5 / 6)]
-)
+@pytest.mark.parametrize(("echoes", "walks", "expected"), [(0, 0, 0.0), (0, 5, 0.0), (3, 6, 0.5), (5, 6, 5 / 6)])
 def test_echo_is_a_share_of_walks(echoes: int, walks: int, expected: float) -> None:
     assert echo_term(outcome(echoes=echoes, walks=walks)) == pytest.approx(expected)
 
@@ -116,18 +114,26 @@ def test_echo_is_a_share_of_walks(echoes: int, walks: int, expected: float) -> N
     ("walks", "invalid_actions", "budget", "expected"),
     [(0, 0, 6, 0.0), (6, 0, 6, 1.0), (2, 1, 6, 0.5), (0, 3, 3, 1.0), (1, 0, 8, 0.125)],
 )
-def test_cost_counts_walks_and_illegal_actions(
+def test_cost_counts_walks_and_illegal_actions(walks: int, invalid_actions: int, budget: int, expected: float) -> None:
+    assert cost_term(outcome(walks=walks, invalid_actions=invalid_actions, budget=budget)) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("walks", "invalid_actions", "budget", "expected"),
+    [(0, 0, 6, 0.0), (6, 0, 6, 0.0), (2, 1, 6, 1 / 6), (0, 3, 3, 1.0), (1, 2, 8, 0.25)],
+)
+def test_illegal_is_the_share_of_the_budget_that_did_nothing(
     walks: int, invalid_actions: int, budget: int, expected: float
 ) -> None:
-    assert cost_term(outcome(walks=walks, invalid_actions=invalid_actions, budget=budget)) == pytest.approx(
-        expected
-    )
+    ended = outcome(walks=walks, invalid_actions=invalid_actions, budget=budget, acquired=(0, 0))
+    assert illegal_term(ended) == pytest.approx(expected)
 
 
 def test_an_illegal_action_costs_but_is_no_walk_of_the_echo_rate() -> None:
     with_illegal = outcome(walks=2, echoes=1, invalid_actions=2)
     assert echo_term(with_illegal) == 0.5
     assert cost_term(with_illegal) == pytest.approx(4 / 6)
+    assert illegal_term(with_illegal) == pytest.approx(2 / 6)
 
 
 @given(

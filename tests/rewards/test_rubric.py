@@ -57,6 +57,7 @@ def test_a_worked_example() -> None:
         "coverage": 1.0,
         "echo": pytest.approx(4 / 6),
         "cost": 1.0,
+        "illegal": 0.0,
     }
     assert score.total == pytest.approx(-1.0 + 0.4 * 0.0 + 0.4 * 1.0 - 0.4 * 4 / 6 - 0.05)
 
@@ -72,9 +73,7 @@ def test_a_worked_example() -> None:
 )
 def test_each_variant_drops_its_terms_and_still_reports_them(variant: Variant, expected: float) -> None:
     # 3 + 2 sources; four met in five walks, one echo; one source too few stated.
-    walk = replace(
-        gold_walk(3, 2), judgement=Judgement(Verdict.SUPPORT, 2, 1), walks=5, echoes=1, acquired_refute=1
-    )
+    walk = replace(gold_walk(3, 2), judgement=Judgement(Verdict.SUPPORT, 2, 1), walks=5, echoes=1, acquired_refute=1)
     score = papt_rubric(variant).score(walk)
     assert score.total == pytest.approx(expected)
     assert dict(score.terms) == {
@@ -83,6 +82,7 @@ def test_each_variant_drops_its_terms_and_still_reports_them(variant: Variant, e
         "coverage": pytest.approx(0.8),
         "echo": pytest.approx(0.2),
         "cost": pytest.approx(5 / 6),
+        "illegal": 0.0,
     }
 
 
@@ -115,9 +115,7 @@ def test_gold_is_the_maximum_of_its_instance(
 
 @pytest.mark.parametrize("ending", [Ending.INVALID, Ending.TRUNCATED])
 def test_an_empty_walk_gets_the_minimum_of_every_term_that_pays(ending: Ending) -> None:
-    empty = replace(
-        gold_walk(5, 1), judgement=None, ending=ending, walks=0, acquired_support=0, acquired_refute=0
-    )
+    empty = replace(gold_walk(5, 1), judgement=None, ending=ending, walks=0, acquired_support=0, acquired_refute=0)
     score = papt_rubric().score(empty)
     assert score.total == -1.0
     assert [score.terms[name] for name in ("verdict", "count", "coverage")] == [-1.0, 0.0, 0.0]
@@ -158,8 +156,26 @@ def test_an_infrastructure_error_is_not_scored() -> None:
 
 
 def test_the_weights_are_those_of_the_paper() -> None:
-    assert dict(PAPT_WEIGHTS) == {"verdict": 1.0, "count": 0.4, "coverage": 0.4, "echo": -0.4, "cost": -0.05}
+    paper = {"verdict": 1.0, "count": 0.4, "coverage": 0.4, "echo": -0.4, "cost": -0.05}
+    assert dict(PAPT_WEIGHTS) == {**paper, "illegal": 0.0}, "our own term is reported, and weighs nothing unless asked"
     assert set(papt_rubric("verdict_only").weights.values()) == {1.0, 0.0}
+
+
+def test_a_weight_on_illegal_actions_makes_them_dearer_than_echoes() -> None:
+    """Another exploit of the source's reward: a walker that never moves legally never repeats a source.
+
+    Six walks of which four are echoes are charged 0.4 x 4/6 for them; four illegal actions in their place nothing.
+    """
+    echoing = replace(gold_walk(1, 1), walks=6, echoes=4)
+    stumbling = replace(gold_walk(1, 1), walks=2, invalid_actions=4)
+    plain = papt_rubric()
+    assert plain.score(stumbling).total - plain.score(echoing).total == pytest.approx(0.4 * 4 / 6)
+    charged = papt_rubric(weights={"illegal": -0.5})
+    assert charged.score(stumbling).terms["illegal"] == pytest.approx(4 / 6)
+    assert charged.score(stumbling).total == pytest.approx(1.8 - 0.05 - 0.5 * 4 / 6)
+    assert charged.score(stumbling).total < charged.score(echoing).total
+    dropped = papt_rubric("verdict_only", weights={"illegal": -0.5})
+    assert dropped.weights["illegal"] == 0.0
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -194,7 +210,5 @@ def test_terms_and_weights_must_match_and_be_finite() -> None:
 
 
 def test_a_rubric_takes_other_terms() -> None:
-    rubric = Rubric(
-        {"verdict": verdict_term, "walks": lambda o: float(o.walks)}, {"verdict": 2.0, "walks": -0.1}
-    )
+    rubric = Rubric({"verdict": verdict_term, "walks": lambda o: float(o.walks)}, {"verdict": 2.0, "walks": -0.1})
     assert rubric.score(gold_walk(5, 1)).total == pytest.approx(2.0 - 0.6)

@@ -56,6 +56,8 @@ def test_best_checkpoint_cannot_be_deleted() -> None:
         ({"walk": {"budgets": [0]}}, "from 1 to 10000"),
         ({"walk": {"budgets": []}}, "from 1 to 10000"),
         ({"walk": {"mitigation": "M4"}}, "'M0', 'M1', 'M2' or 'M3'"),
+        ({"walk": {"moves": "short"}}, "'labelled' or 'aliases'"),
+        ({"walk": {"source_labels": "long"}}, "'short', 'shuffled' or 'real'"),
         ({"model": {"kind": "hf"}}, "needs model.path"),
         ({"model": {"kind": "smollm2", "path": "x"}}, "brings its own weights"),
         ({"phases": []}, "at least 1"),

@@ -45,7 +45,7 @@ def test_fingerprint_tells_weights_apart(start_folder: Path, make_config: MakeCo
 
 def test_evaluation_walks_as_training_does(make_config: MakeConfig) -> None:
     config = make_config(
-        walk={"mitigation": "M2", "preview_ids": "visited", "source_labels": "real"},
+        walk={"mitigation": "M2", "preview_ids": "visited", "source_labels": "real", "moves": "aliases"},
         evaluation={"budget": 4, "conditions": ["C1"]},
     )
     found = walk_eval_config(config, "test", ("C1",), 3, 2)

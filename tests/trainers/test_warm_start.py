@@ -168,7 +168,7 @@ def test_cloned_walker_answers_by_paths(graphecho: GraphEcho, dialogue: TinyDial
 
 
 def test_loss_sees_action_tokens_only(dialogue: TinyDialogue) -> None:
-    """Kinds: off-by-one mask, pad = EOS: the loss is the mean over masked tokens, written out by hand."""
+    """Kinds: off-by-one mask, pad = EOS: the loss is the sum over masked tokens, written out by hand."""
     model = build_model(1, hidden_size=16, num_layers=1, intermediate_size=16)
     readout = nn.Linear(16, 2)
     pad = vocabulary().index(PAD)
@@ -183,8 +183,8 @@ def test_loss_sees_action_tokens_only(dialogue: TinyDialogue) -> None:
         for position, label in sequence.stances:
             stances.append(-readout(output.hidden_states[-1][0, position]).log_softmax(-1)[label])
     assert len(losses) == 7
-    torch.testing.assert_close(action_loss, torch.stack(losses).mean(), rtol=1e-4, atol=1e-5)
-    torch.testing.assert_close(stance_loss, torch.stack(stances).mean(), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(action_loss, torch.stack(losses).sum(), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(stance_loss, torch.stack(stances).sum(), rtol=1e-4, atol=1e-5)
 
 
 def test_loss_without_evidence(dialogue: TinyDialogue) -> None:
@@ -230,6 +230,28 @@ def test_same_seed_same_weights(tmp_path: Path) -> None:
     saved = WarmStartConfig.model_validate_json((tmp_path / "a" / "warm_start.json").read_text())
     assert saved.model_copy(update={"out": config.out}) == config
     assert len(json.loads((tmp_path / "a" / "loss.json").read_text())) == 5
+
+
+def test_losses_are_token_means_for_any_micro_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kind: gradient accumulation. Parts of 1, 2 or all rows: one loss curve, of means over the whole step's tokens."""
+    curves = []
+    for rows in (1, 2, 100):
+        monkeypatch.setattr("provgym.trainers.warm_start.MICRO_BATCH", rows)
+        config = WarmStartConfig(
+            out=tmp_path / str(rows),
+            drill_steps=1,
+            clone_steps=3,
+            confirm_steps=0,
+            drill_rows=5,
+            clone_rows=5,
+            hidden_size=16,
+            num_layers=1,
+        )
+        warm_start(config)
+        curves.append(json.loads((config.out / "loss.json").read_text()))
+    for other in curves[1:]:
+        np.testing.assert_allclose(other, curves[0], rtol=1e-3)
+    assert 1.0 < curves[0][0][0] < 20.0, "nats a token"
 
 
 def test_start_learns_the_grammar(start_folder: Path) -> None:
