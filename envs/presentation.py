@@ -232,17 +232,18 @@ class Presentation:
         elif self._config.mitigation == "M3":
             parts += ["; ".join(self._grouped(fresh))] if fresh else []
         else:
-            parts += [f"{self._alias[n]}{self._label_suffix(n)}" for n in fresh[:MAX_LABELLED_MOVES]]
+            parts += [f"{self._label_prefix(n)}{self._alias[n]}" for n in fresh[:MAX_LABELLED_MOVES]]
             rest = [int(self._alias[n][1:]) for n in fresh[MAX_LABELLED_MOVES:]]
             parts += [_ranges(rest)] if rest else []
         visited = [int(self._alias[n][1:]) for n in around if n in walk.visited]
         parts += [f"[{_ranges(visited)}]"] if visited else []
         return f"Left {walk.budget_left}. Moves {' '.join(parts) or 'none'}."
 
-    def _label_suffix(self, node: int) -> str:
+    def _label_prefix(self, node: int) -> str:
         kind = NodeKind(int(self._walk.instance.graph.node_kind[node]))
         shown = kind is NodeKind.SOURCE or (kind.bears_evidence and self._shows_id(node))
-        return f" {self.source_label(int(self._walk.instance.graph.node_source[node]))}" if shown else ""
+        # Label first: a decoder that copies an alias knows by then whose source it is.
+        return f"{self.source_label(int(self._walk.instance.graph.node_source[node]))} " if shown else ""
 
     def _name(self, node: int) -> str:
         alias = self._alias.get(node)

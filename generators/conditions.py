@@ -40,13 +40,9 @@ class Condition:
             raise ValueError(f"condition {self.name!r} has no source at all; at least one is needed")
         for side, routes in (("supporting", self.supporting), ("refuting", self.refuting)):
             if len(routes) > MAX_SOURCES:
-                raise ValueError(
-                    f"condition {self.name!r} has {len(routes)} {side} sources; at most {MAX_SOURCES}"
-                )
+                raise ValueError(f"condition {self.name!r} has {len(routes)} {side} sources; at most {MAX_SOURCES}")
             if any(not 1 <= k <= MAX_ROUTES for k in routes):
-                raise ValueError(
-                    f"condition {self.name!r}: routes {list(routes)} must each be 1 to {MAX_ROUTES}"
-                )
+                raise ValueError(f"condition {self.name!r}: routes {list(routes)} must each be 1 to {MAX_ROUTES}")
 
     @property
     def gold(self) -> Verdict:
@@ -106,7 +102,5 @@ def draw_general(rng: np.random.Generator) -> Condition:
 
 def _split_evenly(name: str, sources: int, routes: int) -> tuple[int, ...]:
     if sources < 1 or routes < sources:
-        raise ValueError(
-            f"condition {name!r}: {routes} routes cannot reach {sources} sources, each needs one at least"
-        )
+        raise ValueError(f"condition {name!r}: {routes} routes cannot reach {sources} sources, each needs one at least")
     return tuple(routes // sources + (1 if i < routes % sources else 0) for i in range(sources))

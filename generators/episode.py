@@ -169,6 +169,9 @@ class Episode:
             raise ValueError(f"not a stored episode: {error!r}") from error
 
 
+_TRACE_KEYS = tuple(TraceEntry.__annotations__)
+
+
 def _trace_entry(number: int, data: Any) -> TraceEntry:
     """Check one stored step and copy it.
 
@@ -176,11 +179,11 @@ def _trace_entry(number: int, data: Any) -> TraceEntry:
         ValueError: If it is no object, or a key is missing or unknown.
     """
     if not isinstance(data, Mapping):
-        raise ValueError(f"trace entry {number} is {data!r}, expected an object with {list(TraceEntry.__annotations__)}")
-    lacking = [key for key in TraceEntry.__annotations__ if key not in data]
+        raise ValueError(f"trace entry {number} is {data!r}, expected an object with the keys {list(_TRACE_KEYS)}")
+    lacking = [key for key in _TRACE_KEYS if key not in data]
     if lacking:
         raise ValueError(f"trace entry {number} lacks {lacking}")
-    unknown = [key for key in data if key not in TraceEntry.__annotations__]
+    unknown = [key for key in data if key not in _TRACE_KEYS]
     if unknown:
         raise ValueError(f"trace entry {number} has unknown keys {unknown}")
     return {

@@ -125,13 +125,9 @@ def load_export(folder: Path) -> dict[str, list[Instance]]:
     return loaded
 
 
-def _check_request(
-    splits: Mapping[str, int], conditions: Sequence[str], general_draws: int, file_format: str
-) -> None:
+def _check_request(splits: Mapping[str, int], conditions: Sequence[str], general_draws: int, file_format: str) -> None:
     if file_format not in get_args(ExportFormat):
-        raise ValueError(
-            f"file_format {file_format!r} is unknown; choose one of {list(get_args(ExportFormat))}"
-        )
+        raise ValueError(f"file_format {file_format!r} is unknown; choose one of {list(get_args(ExportFormat))}")
     if general_draws < 1:
         raise ValueError(f"general_draws={general_draws} must be >= 1; leave out '{GENERAL}' to have none")
     unknown = [name for name in splits if name not in SPLITS]
@@ -147,9 +143,7 @@ def _check_request(
             parse_condition(name)
 
 
-def _instances(
-    generated: GraphEcho, split: str, conditions: Sequence[str], general_draws: int
-) -> list[Instance]:
+def _instances(generated: GraphEcho, split: str, conditions: Sequence[str], general_draws: int) -> list[Instance]:
     """Return a split's instances, claim by claim, condition by condition, draw by draw."""
     return [
         generated.instance(base, name, draw=draw)

@@ -96,9 +96,7 @@ class GraphEcho:
         """
         found = tuple(c for c in self.claims if c.split == split)
         if not found:
-            raise ValueError(
-                f"split {split!r} has no claims; there are {sorted({c.split for c in self.claims})}"
-            )
+            raise ValueError(f"split {split!r} has no claims; there are {sorted({c.split for c in self.claims})}")
         return found
 
     def instances(self, split: str, conditions: Sequence[str], *, draw: int = 0) -> list[Instance]:
@@ -121,13 +119,9 @@ class GraphEcho:
         if condition == GENERAL:
             rng = derive_rng(self.seed, Purpose.CONDITION, number, draw)
             drawn = draw_general(rng)
-            return build_instance(
-                base, drawn, rng, f"{base.claim.claim_id}/{GENERAL}-{draw}:{drawn.name}", GENERAL
-            )
+            return build_instance(base, drawn, rng, f"{base.claim.claim_id}/{GENERAL}-{draw}:{drawn.name}", GENERAL)
         rng = derive_rng(self.seed, Purpose.CONDITION, number, 0)
-        return build_instance(
-            base, parse_condition(condition), rng, f"{base.claim.claim_id}/{condition}", condition
-        )
+        return build_instance(base, parse_condition(condition), rng, f"{base.claim.claim_id}/{condition}", condition)
 
 
 def build_instance(
@@ -147,9 +141,7 @@ def build_instance(
         slots: Iterator[int] = itertools.count()
         for place, count in zip(chosen.tolist(), counts, strict=True):
             atom_id = f"{base.claim.claim_id}-{stance.value[0]}{place}"
-            atoms.append(
-                Atom(atom_id, base.sources[offset + place], stance, base.texts[offset // MAX_SOURCES])
-            )
+            atoms.append(Atom(atom_id, base.sources[offset + place], stance, base.texts[offset // MAX_SOURCES]))
             for number, slot in enumerate(itertools.islice(slots, count)):
                 kind = REPRESENTATION_KINDS[(first_kind + slot) % len(REPRESENTATION_KINDS)]
                 routes.append(Route(f"{atom_id}-{number}", base.claim.claim_id, atom_id, kind))
@@ -181,9 +173,7 @@ def _base_claim(rng: np.random.Generator, number: int, split: str, names: Iterat
     same = (UP if claim_goes_up else DOWN)[rng.integers(len(UP))][1]
     opposite = (DOWN if claim_goes_up else UP)[rng.integers(len(UP))][1]
     claim_id = f"syn-{number:05d}"
-    claim = Claim(
-        claim_id, f"In {domain}, {subject} {present} the {measure} of {target}.", domain, (subject, target)
-    )
+    claim = Claim(claim_id, f"In {domain}, {subject} {present} the {measure} of {target}.", domain, (subject, target))
     texts = tuple(
         f"{subject} {verb} the {measure} of {target} by {PERCENTS[rng.integers(len(PERCENTS))]} percent."
         for verb in (same, opposite)

@@ -134,9 +134,7 @@ def _parse(number: int, raw: bytes) -> JsonLine | BadLine:
         text = raw.decode("utf-8")
     except UnicodeDecodeError as error:
         found = raw[error.start : error.start + 1].hex()
-        return BadLine(
-            number, f"found byte 0x{found} at position {error.start}, expected text saved as UTF-8"
-        )
+        return BadLine(number, f"found byte 0x{found} at position {error.start}, expected text saved as UTF-8")
     try:
         data = json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_distinct_keys)
     except json.JSONDecodeError as error:

@@ -168,9 +168,7 @@ def _claim(row: _ClaimLine) -> ScifactClaim:
             doc_id = str(_one_type_of_id(key))
             evidence[doc_id] = evidence.get(doc_id, ()) + tuple(tuple(r.sentences) for r in stated)
             labels |= dict.fromkeys(r.label for r in stated)
-    return ScifactClaim(
-        row.id, row.claim, row.evidence is not None, evidence, tuple(labels), tuple(row.cited_doc_ids)
-    )
+    return ScifactClaim(row.id, row.claim, row.evidence is not None, evidence, tuple(labels), tuple(row.cited_doc_ids))
 
 
 def read_corpus(path: Path, wanted: Collection[str], mode: ReadMode = "strict") -> tuple[Corpus, LinesReport]:
@@ -197,9 +195,7 @@ def read_corpus(path: Path, wanted: Collection[str], mode: ReadMode = "strict") 
 _Row = TypeVar("_Row", bound=_Line)
 
 
-def _read_rows(
-    path: Path, model: type[_Row], mode: ReadMode, bad_lines: list[str]
-) -> Iterator[tuple[int, _Row]]:
+def _read_rows(path: Path, model: type[_Row], mode: ReadMode, bad_lines: list[str]) -> Iterator[tuple[int, _Row]]:
     """Yield (line number, row); bad lines stop the reading or are added to ``bad_lines``."""
     if mode not in get_args(ReadMode):
         raise ValueError(f"mode {mode!r} is unknown; choose one of {list(get_args(ReadMode))}")

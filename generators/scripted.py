@@ -110,9 +110,7 @@ def naive_walker(stop_probability: float = 0.0, confirm_probability: float = 0.0
         stances = [graph.atoms[graph.node_atom[n]].stance for n in met]
         support, refute = stances.count(Stance.SUPPORT), stances.count(Stance.REFUTE)
         cited = dict.fromkeys(presentation.source_label(int(graph.node_source[n])) for n in met)
-        return format_stop(
-            Judgement(Verdict.from_counts(support, refute), support, refute, 0.9, tuple(cited))
-        )
+        return format_stop(Judgement(Verdict.from_counts(support, refute), support, refute, 0.9, tuple(cited)))
 
     return walker
 

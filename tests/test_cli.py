@@ -198,7 +198,7 @@ def test_several_mitigations_and_budgets(run: Callable[..., Answer]) -> None:
 
 @pytest.mark.parametrize(
     ("words", "moves"),
-    [((), r"Left 5\. Moves n\d+ S\d.*\[n0\]\."), (("--moves", "aliases"), r"Left 5\. Moves n0[-n\d ]*\.")],
+    [((), r"Left 5\. Moves S\d n\d.*\[n0\]\."), (("--moves", "aliases"), r"Left 5\. Moves n0[-n\d ]*\.")],
 )
 def test_how_walks_are_shown_reaches_the_episodes(
     run: Callable[..., Answer], tmp_path: Path, words: tuple[str, ...], moves: str

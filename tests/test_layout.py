@@ -156,8 +156,7 @@ def test_cpu_launch_gives_the_world_it_names(
 
 def test_import_is_cheap() -> None:
     heavy = run_python(
-        "import sys, provgym\n"
-        "print(sorted({'torch', 'trl', 'transformers', 'wandb', 'networkx'} & set(sys.modules)))"
+        "import sys, provgym\nprint(sorted({'torch', 'trl', 'transformers', 'wandb', 'networkx'} & set(sys.modules)))"
     )
     assert heavy == "[]"
 

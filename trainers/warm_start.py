@@ -90,8 +90,8 @@ class WarmStartConfig(Strict):
 class Sequence:
     """One training sequence; ``mask`` marks action tokens.
 
-    ``stances`` are (position, 0 support / 1 refute) of evidence lines, ``familiar`` (position, 0 or 1) of the source
-    labels among the moves: whether that source was read before.
+    ``stances`` are (position, 0 support / 1 refute) of evidence lines, ``familiar`` (position, 0 or 1) of the aliases
+    among the moves: whether their source was read before.
     """
 
     ids: list[int]
@@ -161,8 +161,8 @@ def _mark_familiar(sequence: Sequence, dialogue: TinyDialogue, env: GraphWalkTex
     words = [dialogue.decode([token]) for token in sequence.ids[:-1]]
     start = len(sequence.ids) - len(dialogue.reply(env.observation_lines[-1:], ended=True))
     for position in range(start + 1, len(words)):
-        if LABEL.fullmatch(words[position]) and ALIAS.fullmatch(words[position - 1]):
-            sequence.familiar.append((position, int(words[position] in read)))
+        if ALIAS.fullmatch(words[position]) and LABEL.fullmatch(words[position - 1]):
+            sequence.familiar.append((position, int(words[position - 1] in read)))
 
 
 def drilled_list(claims: tuple[BaseClaim, ...], dialogue: TinyDialogue, rng: np.random.Generator) -> Sequence:
@@ -236,8 +236,13 @@ def batches(graphecho: GraphEcho, dialogue: TinyDialogue, config: WarmStartConfi
             yield [drilled_list(claims, dialogue, rng) for _ in range(config.drill_rows)]
             continue
         # The first stage reads the shorter text, which is quicker; the last one what PAPT and evaluation show.
-        last = {} if step < first_stage else {"confirm_probability": config.confirm_probability, "moves": "labelled"}
-        yield [cloned_episode(graphecho, dialogue, config, rng, **last) for _ in range(config.clone_rows)]
+        is_last = step >= first_stage
+        confirm_probability = config.confirm_probability if is_last else 0.0
+        moves: MovesStyle = "labelled" if is_last else "aliases"
+        yield [
+            cloned_episode(graphecho, dialogue, config, rng, confirm_probability=confirm_probability, moves=moves)
+            for _ in range(config.clone_rows)
+        ]
 
 
 def warm_start(config: WarmStartConfig, on_step: Callable[[int, int, float, float], None] | None = None) -> Path:
@@ -305,7 +310,8 @@ class _Stage:
             part = by_length[start : start + MICRO_BATCH]
             found = cloning_loss(self._model, self._readout, part, vocabulary().index(PAD))
             losses = [loss / size for loss, size in zip(found, sizes, strict=True)]
-            torch.autograd.backward(sum(w * loss for w, loss in zip(weights, losses, strict=True)))
+            weighted = [w * loss for w, loss in zip(weights, losses, strict=True)]
+            torch.autograd.backward(sum(weighted[1:], start=weighted[0]))
             totals = [t + float(loss.detach()) for t, loss in zip(totals, losses, strict=True)]
         nn.utils.clip_grad_norm_(self._parameters, 1.0)
         self._optimizer.step()

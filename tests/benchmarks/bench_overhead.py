@@ -1,6 +1,6 @@
 """What share of a PAPT step is neither the model's forward pass, nor its backward pass, nor the optimiser.
 
-Run by hand: ``python tests/benchmarks/bench_overhead.py tiny``; ``make bench`` calls :func:`measure`.
+Run by hand: ``python -m tests.benchmarks.bench_overhead tiny``; ``make bench`` calls :func:`measure`.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def clock_module(module: nn.Module, clock: StepClock) -> None:
     module.register_forward_hook(lambda *_: clock.leave("forward"), always_call=True)
 
 
-class _StepEnds(TrainerCallback):  # type: ignore[misc]
+class _StepEnds(TrainerCallback):
     """Tells the clock where steps end, and when there is an optimiser to listen to."""
 
     def __init__(self, clock: StepClock) -> None:

@@ -3,7 +3,7 @@
 Both play the same episodes with the same model, greedy, one thread, in turns. Before anything is timed, the two are
 compared id by id: every episode's prompt and everything up to and including its stop must be equal.
 
-Run by hand: ``python tests/benchmarks/bench_rollout.py tiny``; ``make bench`` calls :func:`measure`.
+Run by hand: ``python -m tests.benchmarks.bench_rollout tiny``; ``make bench`` calls :func:`measure`.
 """
 
 from __future__ import annotations
@@ -12,15 +12,14 @@ import argparse
 import gc
 import json
 import statistics
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from tool_call_policy import ToolCallPolicy, cloned_smollm2, cloned_tiny, dialogue_of, draw_tasks
-from trl_tool_loop import TrlRollout, TrlToolLoop
+from tests.benchmarks.tool_call_policy import ToolCallPolicy, cloned_smollm2, cloned_tiny, dialogue_of, draw_tasks
+from tests.benchmarks.trl_tool_loop import Elapsed, Stopwatch, TrlRollout, TrlToolLoop
 
 from provgym.generators.chat_actions import TOOL_INSTRUCTIONS
 from provgym.generators.engine import Sampling
@@ -59,14 +58,14 @@ class OurRollout(NamedTuple):
 
     Attributes:
         episodes: In the order of the tasks.
-        seconds: From the first task to the last episode, the engine's construction included.
+        time: From the first task to the last episode, the engine's construction included.
         passes: Forward passes of the model.
         tokens: Tokens in them that were kept.
         missed_guesses: Tokens in them that were guessed in vain.
     """
 
     episodes: list[Episode]
-    seconds: float
+    time: Elapsed
     passes: int
     tokens: int
     missed_guesses: int
@@ -75,12 +74,12 @@ class OurRollout(NamedTuple):
 def play_ours(policy: ToolCallPolicy, tasks: Sequence[EpisodeTask]) -> OurRollout:
     """Play tasks greedily, as training does: a new engine, all episodes at once."""
     dialogue = dialogue_of(policy.tokenizer)
-    started = time.perf_counter()
+    stopwatch = Stopwatch()
     engine = HFEngine(policy.model, max_rows=len(tasks))
     player = LanguageModelPolicy("ours", engine, dialogue, Sampling(0.0), instructions=TOOL_INSTRUCTIONS)
     episodes = player.play(tasks)
-    seconds = time.perf_counter() - started
-    return OurRollout(episodes, seconds, engine.forward_passes, engine.forward_tokens, engine.missed_guesses)
+    elapsed = stopwatch.read()
+    return OurRollout(episodes, elapsed, engine.forward_passes, engine.forward_tokens, engine.missed_guesses)
 
 
 def build_loop(
@@ -133,8 +132,8 @@ def compare(
     """Check equality and measure both sides in turns.
 
     Returns:
-        ``speedup``: TRL's time without its generation after the stop, over ours; ``speedup_with_generation_after_stop``
-        with it; and what each side computed.
+        ``speedup``: TRL's time without its generation after the stop, over ours; the same with that generation; the
+        same in CPU time, which other processes on the machine disturb less; and what each side computed.
     """
     torch.set_num_threads(1)
     tasks = draw_tasks(0, workload.budget, workload.instances, workload.group_size)
@@ -142,7 +141,7 @@ def compare(
     build_loop(policy, tasks[:2], warm.episodes, can_end=True).play()  # compiles templates
     ending = build_loop(policy, tasks, warm.episodes, can_end=True)
     going_on = build_loop(policy, tasks, warm.episodes, can_end=False)
-    seconds: dict[str, list[float]] = {"ours": [], "trl": [], "trl_with_generation_after_stop": []}
+    times: dict[str, list[Elapsed]] = {"ours": [], "trl": [], "trl_with_generation_after_stop": []}
     for _ in range(workload.repeats):
         gc.collect()
         theirs = ending.play()
@@ -150,16 +149,18 @@ def compare(
         longer = going_on.play()
         check_equal(ours.episodes, theirs, can_end=True)
         check_equal(ours.episodes, longer, can_end=False)
-        found = {"trl": theirs, "ours": ours, "trl_with_generation_after_stop": longer}
-        for name, rollout in found.items():
-            seconds[name].append(rollout.seconds)
+        for name, took in (("trl", theirs.time), ("ours", ours.time), ("trl_with_generation_after_stop", longer.time)):
+            times[name].append(took)
             if on_play is not None:
-                on_play(name, rollout.seconds)
+                on_play(name, took.seconds)
+    seconds = {name: [took.seconds for took in taken] for name, taken in times.items()}
+    cpu_seconds = {name: [took.cpu_seconds for took in taken] for name, taken in times.items()}
     return {
         "speedup": speedup_figure(seconds["ours"], seconds["trl"]),
         "speedup_with_generation_after_stop": speedup_figure(
             seconds["ours"], seconds["trl_with_generation_after_stop"]
         ),
+        "speedup_in_cpu_time": speedup_figure(cpu_seconds["ours"], cpu_seconds["trl"]),
         "episodes": len(tasks),
         "episodes_per_s": {name: len(tasks) / statistics.median(found) for name, found in seconds.items()},
         "passes": {"ours": ours.passes, "trl": theirs.passes},

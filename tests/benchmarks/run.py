@@ -22,16 +22,18 @@ from typing import Any
 os.environ.update(OMP_NUM_THREADS="1", MKL_NUM_THREADS="1", TOKENIZERS_PARALLELISM="false", HF_HUB_OFFLINE="1")
 os.environ.setdefault("WANDB_MODE", "offline")
 os.environ.setdefault("WANDB_SILENT", "true")
+REPOSITORY = Path(__file__).resolve().parents[2]
+if str(REPOSITORY) not in sys.path:  # run as a script, not as a module
+    sys.path.insert(0, str(REPOSITORY))
 
 import torch  # noqa: E402
-from bench_envs import measure as measure_envs  # noqa: E402
 from rich.console import Console  # noqa: E402
 from rich.table import Table  # noqa: E402
+from tests.benchmarks.bench_envs import measure as measure_envs  # noqa: E402
 
 from provgym.eval.run_files import write_json_atomic  # noqa: E402
 from provgym.generators.smollm2 import find_gguf  # noqa: E402
 
-REPOSITORY = Path(__file__).resolve().parents[2]
 Figure = float | dict[str, float] | None
 
 FIGURES: Mapping[str, tuple[str, str]] = {
@@ -63,11 +65,11 @@ class Report:
             return {name: found[name] for name in ("env_steps_vs_cartpole", "env_step_growth")}, dict(found)
         suffix = "" if policy == "tiny" else f"_{policy}"
         if kind == "rollout":
-            from bench_rollout import measure as measure_rollout
+            from tests.benchmarks.bench_rollout import measure as measure_rollout  # imports TRL
 
             found = measure_rollout(policy, self.folder / "policies", on_step=self._on_step, on_play=self._on_play)
             return {f"rollout_speedup_vs_trl{suffix}": found["speedup"]}, found
-        from bench_overhead import measure as measure_overhead
+        from tests.benchmarks.bench_overhead import measure as measure_overhead
 
         steps = 30 if policy == "tiny" else self._smollm2_steps
         found = measure_overhead(policy, steps=steps, start=self._start if policy == "tiny" else None)
@@ -125,7 +127,8 @@ def read_summary(path: Path) -> dict[str, Any]:
     empty: dict[str, Any] = {**dict.fromkeys(FIGURES), "skipped": {}, "parts": {}}
     if not path.is_file():
         return empty
-    return empty | json.loads(path.read_text(encoding="utf-8"))
+    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return empty | found
 
 
 def figures_table(summary: Mapping[str, Any]) -> Table:

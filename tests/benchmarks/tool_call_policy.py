@@ -9,11 +9,12 @@ so cheaply.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -34,7 +35,7 @@ from provgym.envs.presentation import PresentationConfig
 from provgym.envs.walk_text import GraphWalkTextEnv
 from provgym.eval.run_files import write_json_atomic
 from provgym.generators.chat import WALK_TOOLS, ChatDialogue
-from provgym.generators.chat_actions import TOOL_INSTRUCTIONS, rewrite_action
+from provgym.generators.chat_actions import TOOL_INSTRUCTIONS, ActionGrammar, rewrite_action
 from provgym.generators.conditions import CONFLICT_CONDITIONS, GENERAL
 from provgym.generators.episode import EpisodeTask
 from provgym.generators.graphecho import GraphEcho
@@ -45,7 +46,7 @@ from provgym.generators.smollm2 import load_smollm2
 PAD, START, END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
 MARKUP = ("<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>")
 LAST_WORD = "Done."
-GRAMMAR = "tool_call"
+GRAMMAR: ActionGrammar = "tool_call"
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,7 @@ class CloneConfig:
 
     seed: int = 0
     budget: int = 6
-    steps: int = 120
+    steps: int = 90
     rows: int = 8
     learning_rate: float = 3e-3
     warmup_steps: int = 10
@@ -79,6 +80,7 @@ TINY = CloneConfig()
 SMOLLM2 = CloneConfig(budget=3, steps=16, rows=1, learning_rate=1e-3, warmup_steps=3)
 OnStep = Callable[[int, float], None]
 _DONE = "clone.json"
+_RECIPE = 1  # raise when what is taught changes
 
 
 class ToolCallPolicy(NamedTuple):
@@ -158,31 +160,37 @@ def first_fresh_walker(env: GraphWalkTextEnv, rng: np.random.Generator) -> str:
     return naive_path_counter(env, rng)
 
 
-def naive_conversations(config: CloneConfig, count: int) -> Iterator[list[tuple[tuple[str, ...], str]]]:
-    """Yield a walker's episodes on train claims: (observation lines, action in the short grammar)."""
+Conversation = list[tuple[tuple[str, ...], str]]
+"""An episode: (observation lines, action in the short grammar), and at last what is said after the stop."""
+
+
+def conversation_of(task: EpisodeTask) -> Conversation:
+    """Play a task by :func:`first_fresh_walker`."""
+    env = start_episode(task)
+    rng = np.random.default_rng(0)  # the walker makes no choice
+    turns = []
+    done = False
+    while not done:
+        action = first_fresh_walker(env, rng)
+        turns.append((env.observation_lines, action))
+        _, _, terminated, truncated, _ = env.step(action)
+        done = terminated or truncated
+    return [*turns, (env.observation_lines, LAST_WORD)]
+
+
+def train_conversations(config: CloneConfig) -> Iterator[Conversation]:
+    """Yield conversations about train claims, without end."""
     claims = GraphEcho.generate(42)
     bases = claims.of_split("train")
     conditions = (*CONFLICT_CONDITIONS, GENERAL)
-    for number in range(count):
+    for number in itertools.count():
         rng = derive_rng(config.seed, Purpose.CLONING, number)
         condition = conditions[int(rng.integers(len(conditions)))]
         instance = claims.instance(bases[int(rng.integers(len(bases)))], condition, draw=number)
-        seed = int(rng.integers(2**62))
-        env = start_episode(EpisodeTask(instance, config.budget, PresentationConfig(), seed, 0))
-        turns = []
-        done = False
-        while not done:
-            action = first_fresh_walker(env, rng)
-            turns.append((env.observation_lines, action))
-            _, _, terminated, truncated, _ = env.step(action)
-            done = terminated or truncated
-        turns.append((env.observation_lines, LAST_WORD))
-        yield turns
+        yield conversation_of(EpisodeTask(instance, config.budget, PresentationConfig(), int(rng.integers(2**62)), 0))
 
 
-def clone_row(
-    dialogue: ChatDialogue, tokenizer: PreTrainedTokenizerBase, turns: Sequence[tuple[tuple[str, ...], str]]
-) -> ClonedRow:
+def clone_row(dialogue: ChatDialogue, tokenizer: PreTrainedTokenizerBase, turns: Conversation) -> ClonedRow:
     """Write an episode as ids, as the roll-out would have left it."""
     ids: list[int] = []
     mask: list[int] = []
@@ -202,7 +210,7 @@ def untrained(config: CloneConfig) -> ToolCallPolicy:
         [{"role": "system", "content": TOOL_INSTRUCTIONS}], tools=list(WALK_TOOLS), tokenize=False
     )
     texts = [str(system)] * 8
-    for turns in naive_conversations(config, 100):
+    for turns in itertools.islice(train_conversations(config), 100):
         texts += ["\n".join(lines) for lines, _ in turns]
         texts += [rewrite_action(action, GRAMMAR) for _, action in turns[:-1]]
     tokenizer = build_tokenizer(texts, config.vocabulary_size)
@@ -237,10 +245,14 @@ def cloning_loss(model: PreTrainedModel, rows: Sequence[ClonedRow]) -> Tensor:
     return nn.functional.cross_entropy(logits, ids[places, columns + 1])
 
 
-def clone(policy: ToolCallPolicy, config: CloneConfig, on_step: OnStep | None = None) -> None:
-    """Train whatever can be trained of a policy on naive episodes, in place."""
+def clone(
+    policy: ToolCallPolicy,
+    config: CloneConfig,
+    conversations: Iterator[Conversation],
+    on_step: OnStep | None = None,
+) -> None:
+    """Teach a policy what is said in conversations, in place; frozen weights stay as they are."""
     dialogue = dialogue_of(policy.tokenizer)
-    conversations = naive_conversations(config, config.steps * config.rows)
     parameters = [p for p in policy.model.parameters() if p.requires_grad]
     optimizer = torch.optim.AdamW(parameters, lr=config.learning_rate, betas=(0.9, 0.98), weight_decay=0.0)
     policy.model.train()
@@ -263,7 +275,7 @@ def cloned_tiny(folder: Path, config: CloneConfig = TINY, on_step: OnStep | None
     place = folder / f"tiny-{_key(config)}"
     if not (place / _DONE).is_file():
         policy = untrained(config)
-        clone(policy, config, on_step)
+        clone(policy, config, train_conversations(config), on_step)
         policy.model.save_pretrained(place)
         policy.tokenizer.save_pretrained(place)
         write_json_atomic(place / _DONE, asdict(config))
@@ -287,15 +299,15 @@ def cloned_smollm2(folder: Path, config: CloneConfig | None = None, on_step: OnS
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(config.seed)
             adapted = get_peft_model(model, LoraConfig(r=16, lora_alpha=32, target_modules="all-linear"))
-        clone(ToolCallPolicy(adapted.get_base_model(), tokenizer), config, on_step)
-        adapted.save_pretrained(place)
+        base: Any = adapted.get_base_model()
+        clone(ToolCallPolicy(base, tokenizer), config, train_conversations(config), on_step)
+        adapted.save_pretrained(str(place))
         write_json_atomic(place / _DONE, asdict(config))
-        model = adapted.unload()
-    merged = PeftModel.from_pretrained(model, str(place)).merge_and_unload()
+        model = load_smollm2(dtype="float32", device="cpu").model
+    merged: Any = PeftModel.from_pretrained(model, str(place)).merge_and_unload()
     return ToolCallPolicy(merged.eval(), tokenizer)
 
 
 def _key(config: CloneConfig) -> str:
-    """Return a short hash of everything that decides the weights."""
-    text = repr(config) + Path(__file__).read_text(encoding="utf-8")
-    return hashlib.sha256(text.encode()).hexdigest()[:10]
+    """Return a short hash of what decides the weights."""
+    return hashlib.sha256(f"{_RECIPE} {config!r}".encode()).hexdigest()[:10]

@@ -7,6 +7,7 @@ last generation. What TRL does afterwards (padding, scoring) is cut off by an ex
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import tempfile
@@ -27,6 +28,29 @@ os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
 from trl import GRPOConfig, GRPOTrainer  # noqa: E402 - the variable above must be set first
 
 
+class Elapsed(NamedTuple):
+    """What a play took.
+
+    Attributes:
+        seconds: On the clock.
+        cpu_seconds: Of this process.
+    """
+
+    seconds: float
+    cpu_seconds: float
+
+
+class Stopwatch:
+    """Runs from its construction."""
+
+    def __init__(self) -> None:
+        self._began = time.perf_counter(), time.process_time()
+
+    def read(self) -> Elapsed:
+        """Return the time since then."""
+        return Elapsed(time.perf_counter() - self._began[0], time.process_time() - self._began[1])
+
+
 class TrlRollout(NamedTuple):
     """What TRL's loop played.
 
@@ -34,7 +58,7 @@ class TrlRollout(NamedTuple):
         prompt_ids: Of each episode.
         completion_ids: Of each episode: sampled ids and the world's, and after a stop whatever TRL generated next.
         mask: 1 for sampled ids, 0 for the world's.
-        seconds: From the reset of the environments to the end of the last generation.
+        time: From the reset of the environments to the end of the last generation.
         passes: Forward passes of the model.
         tokens: Tokens in them, padding included.
     """
@@ -42,7 +66,7 @@ class TrlRollout(NamedTuple):
     prompt_ids: list[list[int]]
     completion_ids: list[list[int]]
     mask: list[list[int]]
-    seconds: float
+    time: Elapsed
     passes: int
     tokens: int
 
@@ -59,9 +83,9 @@ class WalkTools:
         self._tasks, self._after_stop = tasks, after_stop
         self._env: GraphWalkTextEnv | None = None
 
-    def reset(self, row: int, **_: Any) -> str:
+    def reset(self, **row: Any) -> str:
         """Begin the episode of a dataset row; return the first observation."""
-        self._env = start_episode(self._tasks[row])
+        self._env = start_episode(self._tasks[row["task"]])
         return "\n".join(self._env.observation_lines)
 
     def get_reward(self) -> float:
@@ -119,12 +143,18 @@ class _PlayedError(Exception):
     """Leaves TRL's code path behind the last generation."""
 
 
-class _GeneratingTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL ships without complete types
+class _GeneratingTrainer(GRPOTrainer):
     """Keeps what TRL's own ``_generate`` returns, and when."""
 
+    def play(self, rows: list[dict[str, Any]]) -> tuple[Any, Elapsed]:
+        """Return what TRL's ``_generate`` returned for a batch, and how long it took from the batch's beginning."""
+        self._stopwatch = Stopwatch()
+        with contextlib.suppress(_PlayedError):
+            self._generate_and_score_completions(rows)
+        return self._played
+
     def _generate(self, prompts: list[Any]) -> Any:
-        self.played = super()._generate(prompts)
-        self.ended_at = time.perf_counter()
+        self._played = super()._generate(prompts), self._stopwatch.read()
         raise _PlayedError
 
 
@@ -155,7 +185,7 @@ class TrlToolLoop:
             after_stop = "\n" + "0 " * max_completion_tokens
         budget = max(task.budget for task in tasks)
         self._model = model
-        self._rows = [{"prompt": _prompt(), "row": row} for row in range(len(tasks))]
+        self._rows = [{"prompt": _prompt(), "task": number} for number in range(len(tasks))]
         self._folder = tempfile.TemporaryDirectory(prefix="provgym-bench-")
         self._trainer = _GeneratingTrainer(
             model=model,
@@ -169,16 +199,11 @@ class TrlToolLoop:
     def play(self) -> TrlRollout:
         """Play every episode once."""
         counter = _PassCounter(self._model)
-        started = time.perf_counter()
         try:
-            self._trainer._generate_and_score_completions(self._rows)
-        except _PlayedError:
-            pass
+            played, elapsed = self._trainer.play(self._rows)
         finally:
             counter.remove()
-        prompt_ids, completion_ids, mask = self._trainer.played[:3]
-        seconds = self._trainer.ended_at - started
-        return TrlRollout(prompt_ids, completion_ids, mask, seconds, counter.passes, counter.tokens)
+        return TrlRollout(*played[:3], elapsed, counter.passes, counter.tokens)
 
 
 class _PassCounter:

@@ -19,6 +19,7 @@ from provgym.envs.presentation import (
     MAX_LABELLED_MOVES,
     MITIGATIONS,
     Mitigation,
+    MovesStyle,
     Presentation,
     PresentationConfig,
 )
@@ -26,6 +27,11 @@ from provgym.envs.provenance import Instance
 from provgym.envs.walk import Walk
 
 InstanceOf = Callable[..., Instance]
+
+
+def move(label: str, alias: str) -> str:
+    """A move with its source's label, as a footer writes it."""
+    return f"{label} {alias}"
 
 
 class Shown:
@@ -68,19 +74,19 @@ def test_unvisited_neighbours_carry_their_source_and_visited_ones_stand_in_brack
     shown = Shown(instance_of([2], [1]), [1, 2], seed=seed, mitigation=mitigation)
     same, other = shown.label(0), shown.label(1)
     source = {2: same, 3: other, 4: same, 5: same}
-    first = " ".join(f"{shown.alias(n)} {source[n]}" for n in shown.order([2, 3, 4]))
+    first = " ".join(move(source[n], shown.alias(n)) for n in shown.order([2, 3, 4]))
     assert shown.footers[1] == f"Left 19. Moves {first} [n0]."
     # At the second observation: the first one was visited too, and its representation is no neighbour of this one.
-    second = " ".join(f"{shown.alias(n)} {source[n]}" for n in shown.order([3, 5]))
+    second = " ".join(move(source[n], shown.alias(n)) for n in shown.order([3, 5]))
     back = {"n1": "n0-n1", "n2": "n0 n2", "n3": "n0 n3"}[shown.alias(1)]
     assert shown.footers[2] == f"Left 18. Moves {second} [{back}]."
 
 
 def test_a_source_node_carries_its_label(instance_of: InstanceOf) -> None:
     shown = Shown(instance_of([2], [1]), [1, 4, 7])
-    assert shown.footers[2] == f"Left 18. Moves {shown.alias(7)} {shown.label(0)} [{shown.alias(1)}]."
+    assert shown.footers[2] == f"Left 18. Moves {move(shown.label(0), shown.alias(7))} [{shown.alias(1)}]."
     # At the source: the other representation of it.
-    assert shown.footers[3] == f"Left 17. Moves {shown.alias(5)} {shown.label(0)} [{shown.alias(4)}]."
+    assert shown.footers[3] == f"Left 17. Moves {move(shown.label(0), shown.alias(5))} [{shown.alias(4)}]."
 
 
 def test_m0_lists_aliases_alone(instance_of: InstanceOf) -> None:
@@ -104,9 +110,9 @@ def test_m3_groups_unvisited_neighbours(instance_of: InstanceOf) -> None:
 def test_hidden_ids_stay_hidden_in_the_moves(instance_of: InstanceOf) -> None:
     """With ``preview_ids: visited`` a move names a source once a node of it was visited, and no sooner."""
     shown = Shown(instance_of([2], [1]), [1, 3], preview_ids="visited")
-    parts = {2: f"{shown.alias(2)} S1", 3: shown.alias(3), 4: f"{shown.alias(4)} S1"}
+    parts = {2: move("S1", shown.alias(2)), 3: shown.alias(3), 4: move("S1", shown.alias(4))}
     assert shown.footers[1] == f"Left 19. Moves {' '.join(parts[n] for n in shown.order([2, 3, 4]))} [n0]."
-    assert f"{shown.alias(6)} S2" in shown.footers[2]
+    assert move("S2", shown.alias(6)) in shown.footers[2]
 
 
 @pytest.mark.parametrize("mitigation", MITIGATIONS)
@@ -115,16 +121,18 @@ def test_aliases_is_the_short_footer(instance_of: InstanceOf, mitigation: Mitiga
     short = Shown(instance_of([2], [1]), [1, 2], mitigation=mitigation, moves="aliases", seed=2)
     around = [0, 1, 3, 5]
     numbers = sorted(int(short.alias(node)[1:]) for node in around)
-    expected = {(0, 1, 2, 5): "n0-n2 n5", (0, 1, 3, 5): "n0-n1 n3 n5", (0, 2, 3, 5): "n0 n2-n3 n5"}[tuple(numbers)]
-    assert short.footers[2] == f"Left 18. Moves {expected}."
+    # The other two observations have two of the aliases n1, n2, n3; the representation of node 2 was met fifth.
+    expected = {"0 1 2 5": "n0-n2 n5", "0 1 3 5": "n0-n1 n3 n5", "0 2 3 5": "n0 n2-n3 n5"}
+    assert short.footers[2] == f"Left 18. Moves {expected[' '.join(map(str, numbers))]}."
 
 
 @pytest.mark.parametrize("mitigation", MITIGATIONS)
 def test_the_footer_is_all_that_the_style_changes(instance_of: InstanceOf, mitigation: Mitigation) -> None:
     lines: list[list[str]] = []
-    for moves in ("labelled", "aliases"):
+    styles: tuple[MovesStyle, ...] = ("labelled", "aliases")
+    for moves in styles:
         walk = Walk(instance_of([3, 1], [2]), 20)
-        config = PresentationConfig(mitigation, moves=moves)  # type: ignore[arg-type]
+        config = PresentationConfig(mitigation, moves=moves)
         presentation = Presentation(walk, config, np.random.default_rng(5))
         shown = presentation.opening() + [line for node in (1, 2) for line in presentation.reply(walk.walk(node))]
         lines.append([line for line in shown if not line.startswith("Left ")])
@@ -138,7 +146,7 @@ def test_many_neighbours_are_labelled_up_to_a_limit(instance_of: InstanceOf) -> 
     # 19 other observations and the representation of the one visited, n21; the one visited lies somewhere in n1-n20.
     here = int(shown.alias(1)[1:])
     fresh = [k for k in range(1, 22) if k != here]
-    labelled = " ".join(f"n{k} S1" for k in fresh[:12])
+    labelled = " ".join(move("S1", f"n{k}") for k in fresh[:12])
     assert shown.footers[1].startswith(f"Left 19. Moves {labelled} n{fresh[12]}")
     assert shown.footers[1].count("S1") == 12
     rest = shown.footers[1].removeprefix(f"Left 19. Moves {labelled} ").removesuffix(" [n0].")
@@ -161,7 +169,7 @@ def test_an_illegal_action_is_answered_with_the_moves(instance_of: InstanceOf) -
     shown = Shown(instance_of([2], [1]))
     lines = shown.presentation.reply(shown.walk.walk(8))  # no neighbour of the claim
     labels = {1: shown.label(0), 2: shown.label(0), 3: shown.label(1)}
-    moves = " ".join(f"{shown.alias(n)} {labels[n]}" for n in shown.order([1, 2, 3]))
+    moves = " ".join(move(labels[n], shown.alias(n)) for n in shown.order([1, 2, 3]))
     assert lines == ["No such move.", f"Left 19. Moves {moves}."]
     assert shown.presentation.reply(shown.walk.reject()) == ["Not an action.", f"Left 18. Moves {moves}."]
 
@@ -184,8 +192,8 @@ def test_every_neighbour_is_listed_once_and_nothing_else(
     seed: int,
 ) -> None:
     """Whatever the style, a footer names exactly the neighbours; brackets hold those visited; labels are right."""
-    options = {"mitigation": mitigation, "moves": moves, "preview_ids": preview_ids, "seed": seed}
-    shown = Shown(instance_of(supporting, refuting), **options)
+    instance = instance_of(supporting, refuting)
+    shown = Shown(instance, seed=seed, mitigation=mitigation, moves=moves, preview_ids=preview_ids)
     walk, rng = shown.walk, np.random.default_rng(seed)
     for _ in range(8):
         around = [int(n) for n in walk.neighbours()]
@@ -195,7 +203,7 @@ def test_every_neighbour_is_listed_once_and_nothing_else(
         numbers = {int(n): int(shown.alias(int(n))[1:]) for n in walk.neighbours()}
         if moves == "labelled":
             assert aliases_in(inside) == sorted(k for (_, k), met in zip(numbers.items(), visited, strict=True) if met)
-            for alias, label in re.findall(r"(n\d+) (S\d+)", outside):
+            for label, alias in re.findall(move(r"(S\d+)", r"(n\d+)"), outside):
                 node = shown.presentation.node_of(alias)
                 assert node is not None
                 assert label == shown.label(int(walk.instance.graph.node_source[node]))

@@ -146,7 +146,7 @@ def test_an_alias_is_previewed_once_and_listed_afterwards(instance_of: InstanceO
     # At observation 1 again: its own representation, met third, is new; the claim and the other observation are not.
     assert presentation.alias_of(3) == "n3"
     back = {"n1": "n0-n1", "n2": "n0 n2"}[presentation.alias_of(2) or ""]
-    assert lines[-1] == f"Left 17. Moves n3 {presentation.source_label(0)} [{back}]."
+    assert lines[-1] == f"Left 17. Moves {presentation.source_label(0)} n3 [{back}]."
 
 
 def test_preview_ids_can_wait_for_a_visit(instance_of: InstanceOf) -> None:
@@ -190,7 +190,7 @@ def test_contents_are_cut_at_a_sentence_marked_and_counted() -> None:
     kept = len(contents[0].split(": ", 1)[1]) - len(CUT_MARK)
     assert presentation.cut_characters == 2 * (len(text) - kept)
     assert lines[0] == "Claim: The claim itself stays."
-    assert lines[-1] == "Left 18. Moves n3 S1 [n1]."
+    assert lines[-1] == "Left 18. Moves S1 n3 [n1]."
 
 
 def test_a_text_without_a_sentence_end_is_cut_where_it_must() -> None:

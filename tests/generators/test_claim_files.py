@@ -97,9 +97,7 @@ def test_the_documented_example_reads(repository: Path, tmp_path: Path) -> None:
 
 
 def test_a_stated_gold_holds_and_a_difference_is_reported(tmp_path: Path) -> None:
-    found = read_claims(
-        write(tmp_path / "own.jsonl", line(1, gold="REFUTE"), line(2), line(3, gold="SUPPORT"))
-    )
+    found = read_claims(write(tmp_path / "own.jsonl", line(1, gold="REFUTE"), line(2), line(3, gold="SUPPORT")))
     assert [i.gold.value for i in found.instances] == ["REFUTE", "SUPPORT", "SUPPORT"]
     assert found.report.gold_differs == 1
     assert "1 instances state another gold" in found.report.text()
@@ -109,9 +107,7 @@ def test_duplicate_ids_are_named_with_both_places(tmp_path: Path) -> None:
     """Fault kind "ids and duplicates": 31 and "31" are one id, in one file or two."""
     one = write(tmp_path / "one.jsonl", line(1, id=31), line(2))
     two = write(tmp_path / "two.jsonl", line(3), line(4, id="31"))
-    with pytest.raises(
-        BadFileError, match=r"two.jsonl, line 2: found id '31' again \(first in one.jsonl, line 1\)"
-    ):
+    with pytest.raises(BadFileError, match=r"two.jsonl, line 2: found id '31' again \(first in one.jsonl, line 1\)"):
         read_claims(one, two)
     found = read_claims(one, two, mode="lenient")
     assert [i.instance_id for i in found.instances] == ["31", "own-2", "own-3"]
@@ -163,9 +159,7 @@ def test_dataset_rows_are_checked_by_number() -> None:
 def test_leaking_splits_are_refused_in_either_mode(tmp_path: Path, mode: Any) -> None:
     one = write(tmp_path / "train.jsonl", line(1, entities=["ruxor"]))
     two = write(tmp_path / "test.jsonl", line(2, entities=["ruxor"], split="test"))
-    with pytest.raises(
-        BadFileError, match="splits leak: entity 'ruxor' stands in split 'train' and in split 'test'"
-    ):
+    with pytest.raises(BadFileError, match="splits leak: entity 'ruxor' stands in split 'train' and in split 'test'"):
         read_claims(one, two, mode=mode)
     assert read_claims(one, mode=mode).report.kept == 1
 

@@ -50,9 +50,7 @@ def same(one: Sequence[Instance], other: Sequence[Instance]) -> bool:
     return [contents(i) for i in one] == [contents(i) for i in other]
 
 
-TEXTS = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=12).filter(
-    lambda t: bool(t.strip())
-)
+TEXTS = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=12).filter(lambda t: bool(t.strip()))
 
 
 def test_generated_routes_are_written_as_plain_kinds() -> None:

@@ -41,9 +41,7 @@ def test_a_folder_holds_a_file_per_split_and_a_card(tmp_path: Path) -> None:
 
 def test_token_and_node_counts_are_worked_out_by_hand(tmp_path: Path) -> None:
     """The source-count intervention leaves the text shown as it is; only source nodes are more."""
-    card = export_graphecho(tmp_path, 5, {"test": 4}, ["C1", "1S5P", "5S5P"]).card["splits"]["test"][
-        "conditions"
-    ]
+    card = export_graphecho(tmp_path, 5, {"test": 4}, ["C1", "1S5P", "5S5P"]).card["splits"]["test"]["conditions"]
     # "In D, X raises the M of Y." has 8 words; "X raised the M of Y by 7 percent." has 9.
     assert card["C1"]["tokens"] == {"mean": 8 + 2 * 9, "min": 26, "max": 26}
     assert card["1S5P"]["tokens"] == card["5S5P"]["tokens"] == {"mean": 8 + 5 * 9, "min": 53, "max": 53}
@@ -67,15 +65,10 @@ def test_what_comes_back_is_what_was_generated(tmp_path: Path, file_format: Any)
         ]
         assert [instance_to_record(i) for i in instances] == [instance_to_record(i) for i in expected]
     suffixes = {p.suffix for p in made.files}
-    assert (
-        suffixes
-        == {"jsonl": {".jsonl"}, "parquet": {".parquet"}, "both": {".jsonl", ".parquet"}}[file_format]
-    )
+    assert suffixes == {"jsonl": {".jsonl"}, "parquet": {".parquet"}, "both": {".jsonl", ".parquet"}}[file_format]
     if file_format == "both":
         for split in SIZES:
-            one, other = (
-                read_claims(tmp_path / f"{split}.{suffix}").instances for suffix in ("jsonl", "parquet")
-            )
+            one, other = (read_claims(tmp_path / f"{split}.{suffix}").instances for suffix in ("jsonl", "parquet"))
             assert [instance_to_record(i) for i in one] == [instance_to_record(i) for i in other]
 
 

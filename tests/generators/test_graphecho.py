@@ -29,8 +29,7 @@ def whole() -> GraphEcho:
 def contents(instances: Sequence[Instance]) -> list[object]:
     """Everything an instance is made of, as comparable data."""
     return [
-        (i.instance_id, i.condition, i.gold, i.split, i.graph.claims, i.graph.atoms, i.graph.routes)
-        for i in instances
+        (i.instance_id, i.condition, i.gold, i.split, i.graph.claims, i.graph.atoms, i.graph.routes) for i in instances
     ]
 
 
@@ -135,9 +134,7 @@ def test_one_and_five_sources_differ_in_source_assignment_alone(whole: GraphEcho
         assert one.claims == five.claims
         assert [r.kind for r in one.routes] == [r.kind for r in five.routes]
         text = ({a.atom_id: a.text for a in graph.atoms} for graph in (one, five))
-        wording = [
-            [texts[r.atom_id] for r in graph.routes] for texts, graph in zip(text, (one, five), strict=True)
-        ]
+        wording = [[texts[r.atom_id] for r in graph.routes] for texts, graph in zip(text, (one, five), strict=True)]
         assert wording[0] == wording[1]
         assert five.num_nodes - one.num_nodes == 4
         assert len(one.sources) == 1
@@ -146,9 +143,7 @@ def test_one_and_five_sources_differ_in_source_assignment_alone(whole: GraphEcho
         # Everything but the source nodes and their edges is the same, node by node.
         inner = one.num_nodes - 1
         for node in range(inner):
-            assert [n for n in one.neighbours(node) if n < inner] == [
-                n for n in five.neighbours(node) if n < inner
-            ]
+            assert [n for n in one.neighbours(node) if n < inner] == [n for n in five.neighbours(node) if n < inner]
         assert (one.node_kind[:inner] == five.node_kind[:inner]).all()
 
 
@@ -213,9 +208,7 @@ def test_names_kinds_and_figures_do_not_tell_the_stance(whole: GraphEcho) -> Non
 
 def test_claim_wording_does_not_tell_the_condition(whole: GraphEcho) -> None:
     for base in whole.of_split("dev")[:20]:
-        texts = {
-            whole.instance(base, name).base_claim.text for name in (*CONFLICT_CONDITIONS, "5S5P", GENERAL)
-        }
+        texts = {whole.instance(base, name).base_claim.text for name in (*CONFLICT_CONDITIONS, "5S5P", GENERAL)}
         assert texts == {base.claim.text}
     goes_up = np.zeros((2, 3), dtype=int)
     for instance in whole.instances("train", [GENERAL]):

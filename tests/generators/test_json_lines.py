@@ -77,9 +77,7 @@ def test_strict_stops_and_lenient_counts(tmp_path: Path, kind: str) -> None:
     path = tmp_path / "own.jsonl"
     good = [json.dumps(line(n)).encode() for n in (1, 2)]
     path.write_bytes(good[0] + b"\n" + bad + b"\n" + good[1] + b"\n")
-    with pytest.raises(
-        BadFileError, match="own.jsonl, line 2: .*Correct the line, or read in lenient mode"
-    ) as caught:
+    with pytest.raises(BadFileError, match="own.jsonl, line 2: .*Correct the line, or read in lenient mode") as caught:
         read_claims(path)
     assert problem in str(caught.value)
     assert (caught.value.path, caught.value.line) == (path, 2)
@@ -100,9 +98,7 @@ def test_half_a_last_line_is_named_as_such(tmp_path: Path) -> None:
     assert read_claims(path, mode="lenient").report.kept == 1
 
 
-def test_an_endless_line_is_skipped_without_being_held(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_endless_line_is_skipped_without_being_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(json_lines, "MAX_LINE_BYTES", 1_000)
     path = write(tmp_path / "own.jsonl", line(1), line(2, claim="x" * 5_000), line(3))
     found = read_claims(path, mode="lenient")
@@ -118,9 +114,7 @@ def test_a_folder_instead_of_a_file_is_named_with_what_it_holds(tmp_path: Path) 
 
 def test_a_missing_file_is_named_with_near_names(tmp_path: Path) -> None:
     write(tmp_path / "claims_train.jsonl", line())
-    with pytest.raises(
-        FileNotFoundError, match=r"claim_train.jsonl does not exist; near it lie claims_train.jsonl"
-    ):
+    with pytest.raises(FileNotFoundError, match=r"claim_train.jsonl does not exist; near it lie claims_train.jsonl"):
         read_claims(tmp_path / "claim_train.jsonl")
     with pytest.raises(FileNotFoundError, match=r"near it lie claims_train.jsonl"):
         read_claims(tmp_path / "x.jsonl")

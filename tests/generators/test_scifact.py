@@ -26,9 +26,7 @@ def claim(number: int | str = 1, **change: Any) -> dict[str, Any]:
     return {"id": number, "claim": f"Claim {number}.", "evidence": evidence, "cited_doc_ids": [31]} | change
 
 
-def document(
-    number: int | str = 31, sentences: tuple[str, ...] = ("First.", "Second.", "Third.")
-) -> dict[str, Any]:
+def document(number: int | str = 31, sentences: tuple[str, ...] = ("First.", "Second.", "Third.")) -> dict[str, Any]:
     return {"doc_id": number, "title": f"Title {number}", "abstract": list(sentences), "structured": False}
 
 
@@ -37,9 +35,7 @@ def load(folder: Path, claims: list[Any], corpus: list[Any] | None = None, **opt
         ("claims.jsonl", claims),
         ("corpus.jsonl", [document()] if corpus is None else corpus),
     ):
-        lines = [
-            row if isinstance(row, bytes) else json.dumps(row, ensure_ascii=False).encode() for row in rows
-        ]
+        lines = [row if isinstance(row, bytes) else json.dumps(row, ensure_ascii=False).encode() for row in rows]
         (folder / name).write_bytes(b"".join(row + b"\n" for row in lines))
     return load_scifact(folder / "claims.jsonl", folder / "corpus.jsonl", **options)
 
@@ -93,9 +89,7 @@ def test_gold_comes_from_the_label(dev: ScifactData, shared_data: Path) -> None:
 
 def test_multi_document_claims_have_the_variants_that_need_them(dev: ScifactData) -> None:
     for name in VARIANTS[3:]:
-        found = {
-            int(i.base_claim.claim_id.removeprefix("scifact-")) for i in dev.instances if i.condition == name
-        }
+        found = {int(i.base_claim.claim_id.removeprefix("scifact-")) for i in dev.instances if i.condition == name}
         assert found == MULTI_DOCUMENT
     pairs = sum(len(documents) for documents in dev.evidence.values())
     rationales = sum(len(d.rationales) for documents in dev.evidence.values() for d in documents)

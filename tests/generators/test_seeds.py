@@ -27,18 +27,14 @@ def test_purposes_and_splits_keep_their_numbers() -> None:
 
 
 @given(st.integers(0, 2**40), st.sampled_from(Purpose), KEYS)
-def test_the_same_key_gives_the_same_seed_in_range(
-    run_seed: int, purpose: Purpose, key: tuple[int, ...]
-) -> None:
+def test_the_same_key_gives_the_same_seed_in_range(run_seed: int, purpose: Purpose, key: tuple[int, ...]) -> None:
     seed = derive_seed(run_seed, purpose, *key)
     assert seed == derive_seed(run_seed, purpose, *key)
     assert 0 <= seed < 2**63
 
 
 @given(st.integers(0, 1000), KEYS, st.sampled_from(Purpose), st.sampled_from(Purpose))
-def test_the_purpose_is_part_of_the_key(
-    run_seed: int, key: tuple[int, ...], one: Purpose, other: Purpose
-) -> None:
+def test_the_purpose_is_part_of_the_key(run_seed: int, key: tuple[int, ...], one: Purpose, other: Purpose) -> None:
     same = derive_seed(run_seed, one, *key) == derive_seed(run_seed, other, *key)
     assert same == (one is other)
 

@@ -17,6 +17,7 @@ from provgym.generators.episode import EpisodeTask
 from provgym.generators.graphecho import GraphEcho
 from provgym.generators.scripted import ScriptedPolicy, Walker, naive_path_counter
 from provgym.generators.tiny import (
+    SHIPPED_TINY,
     SPECIAL_TOKENS,
     TinyDialogue,
     build_model,
@@ -50,6 +51,15 @@ def test_the_vocabulary_is_the_one_that_shipped_weights_were_made_with() -> None
     assert digest == "7bed04a3679a33acaee89e245b5b3df675247380cff2c882fc64e182b229175c"
 
 
+def test_the_shipped_policy_reads_with_this_vocabulary() -> None:
+    """Its tokenizer is the one that is built now, id by id, and its embedding has a row for each token."""
+    model, tokenizer = load_tiny(SHIPPED_TINY)
+    assert tokenizer.convert_ids_to_tokens(list(range(len(tokenizer)))) == vocabulary()
+    assert model.config.vocab_size == len(vocabulary())
+    line = "Left 5. Moves S1 n1 S2 n12 [n0-n2]. S1 x12: folmom weakened it by 6 percent."
+    assert tokenizer.tokenize(line) == build_tokenizer().tokenize(line)
+
+
 @pytest.mark.parametrize("moves", ["labelled", "aliases"])
 @pytest.mark.parametrize("mitigation", MITIGATIONS)
 @pytest.mark.parametrize("walker", [naive_path_counter, random_walker, stumbling_walker])
@@ -59,10 +69,12 @@ def test_generated_episodes_hold_no_unknown_token(
     """All that the environment can say of generated claims: connectors, returns, groups, mistakes, the end."""
     claims = GraphEcho.generate(seed=5, splits={"train": 4, "dev": 1, "test": 3})
     instances = claims.instances("test", ["C1", "C3", "2S5P"]) + claims.instances("train", ["C2R", "general"])
+    short = PresentationConfig(mitigation, moves=moves)
+    shuffled = PresentationConfig(mitigation, source_labels="shuffled", preview_ids="visited", moves=moves)
     tasks = [
-        EpisodeTask(instance, budget, PresentationConfig(mitigation, labels, ids, moves), number, number)
+        EpisodeTask(instance, budget, presentation, number, number)
         for number, instance in enumerate(instances)
-        for budget, labels, ids in ((6, "short", "shown"), (10, "shuffled", "visited"))
+        for budget, presentation in ((6, short), (10, shuffled))
     ]
     for episode in ScriptedPolicy("scripted", walker).play(tasks):
         for turn in episode.turns:
@@ -73,8 +85,8 @@ def test_generated_episodes_hold_no_unknown_token(
 @pytest.mark.parametrize(
     ("line", "tokens"),
     [
-        ("Left 5. Moves n1 S1 n2 S2 n7 S3 [n0].", "Left 5 . Moves n1 S1 n2 S2 n7 S3 [ n0 ] ."),
-        ("Left 5. Moves n12 S10 n13-n16 n18 [n0-n2 n9].", "Left 5 . Moves n12 S10 n13 - n16 n18 [ n0 - n2 n9 ] ."),
+        ("Left 5. Moves S1 n1 S2 n2 S3 n7 [n0].", "Left 5 . Moves S1 n1 S2 n2 S3 n7 [ n0 ] ."),
+        ("Left 5. Moves S10 n12 n13-n16 n18 [n0-n2 n9].", "Left 5 . Moves S10 n12 n13 - n16 n18 [ n0 - n2 n9 ] ."),
         (
             "Left 2. Moves S1 x12: n1 n3; source S2: n2 [n0].",
             "Left 2 . Moves S1 x 12 : n1 n3 ; source S2 : n2 [ n0 ] .",

@@ -43,7 +43,7 @@ FLAGS = {
 
 
 def split(outcome: WalkOutcome, rubric: Rubric, flags: dict[str, list[bool]]) -> Rewards:
-    return step_rewards(outcome, rubric, **flags)  # type: ignore[arg-type]
+    return step_rewards(outcome, rubric, **flags)
 
 
 # ---------------------------------------------------------------- who earned what
@@ -143,7 +143,7 @@ WEIGHTS = st.dictionaries(
 def test_the_steps_sum_to_the_total(case: tuple[WalkOutcome, dict[str, list[bool]]], weights: dict[str, float]) -> None:
     outcome, flags = case
     for count_basis in ("acquired", "available"):
-        rubric = papt_rubric(weights=weights, count_basis=count_basis)  # type: ignore[arg-type]
+        rubric = papt_rubric(weights=weights, count_basis=count_basis)
         found = split(outcome, rubric, flags)
         assert found.shape == (len(flags["is_new"]),)
         assert math.fsum(found) == pytest.approx(rubric.score(outcome).total, abs=1e-12)

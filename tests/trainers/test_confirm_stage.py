@@ -99,7 +99,7 @@ def test_stages_are_shown_what_belongs_to_them(graphecho: GraphEcho, dialogue: T
             continue
         shown = [text for sequence in step for text in footers(sequence, dialogue)]
         assert shown
-        is_labelled = [bool(re.search(r"n\d+ S\d+", text)) for text in shown]
+        is_labelled = [bool(re.search(r"S\d+", text)) for text in shown]
         has_brackets = ["[" in text for text in shown]
         if number < 4:
             assert not any(is_labelled)

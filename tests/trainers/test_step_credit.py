@@ -23,7 +23,7 @@ from provgym.generators.graphecho import GraphEcho
 from provgym.generators.scripted import ScriptedPolicy, echo_avoiding_oracle, naive_walker
 from provgym.rewards.advantages import group_advantages
 from provgym.rewards.outcome import Ending, Judgement, Verdict, WalkOutcome
-from provgym.rewards.rubric import PAPT_WEIGHTS, papt_rubric
+from provgym.rewards.rubric import PAPT_WEIGHTS, Rubric, papt_rubric
 from provgym.trainers.papt_config import PaptConfig
 from provgym.trainers.step_credit import episode_step_rewards, spread_over_tokens
 
@@ -56,13 +56,13 @@ def episode_of(trace: Sequence[TraceEntry], **fields: Any) -> Episode:
     return Episode("i", "c", "C", "train", "M1", 0, replace(outcome, **fields), tuple(trace), ())
 
 
-def only(name: str) -> Any:
+def only(name: str) -> Rubric:
     """A rubric in which one term weighs 1 and all others nothing."""
     return papt_rubric(weights={**dict.fromkeys(PAPT_WEIGHTS, 0.0), name: 1.0})
 
 
 def earned(name: str, episode: Episode) -> list[float]:
-    return episode_step_rewards(episode, only(name)).tolist()
+    return [float(value) for value in episode_step_rewards(episode, only(name))]
 
 
 # ---------------------------------------------------------------- from a trace to what its actions earned
