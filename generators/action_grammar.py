@@ -19,6 +19,7 @@ from typing import TypeVar
 
 from transformers import PreTrainedTokenizerBase
 
+from provgym.envs.graph_arrays import MAX_NEIGHBOURS
 from provgym.generators.chat import MAX_CITED_SOURCES, ChatDialogue
 from provgym.generators.engine import ActionConstraint, LegalTokens
 from provgym.generators.episode import Episode
@@ -27,6 +28,7 @@ from provgym.generators.token_automaton import Automaton, States
 from provgym.rewards.outcome import Verdict
 
 _FOOTER = re.compile(r"Left \d+\. (?:Stop now|Moves (.*))\.")
+_MOVE = re.compile(r"(?<![^\s\[])n(\d+)(?:-n(\d+))?(?![^\s\];])")
 _LABEL_CHARACTERS = string.ascii_letters + string.digits + "_.:-/"
 _LONGEST_LABEL = 32
 _JSON_CHARACTERS = _LABEL_CHARACTERS + '{}[]", '
@@ -34,7 +36,12 @@ _Symbol = TypeVar("_Symbol")
 
 
 def legal_moves(lines: Sequence[str]) -> tuple[str, ...]:
-    """Read the aliases that can be walked to off an observation's last line.
+    """Read the aliases that can be walked to off an observation's last line, whatever stands between them.
+
+    With real source ids as labels, an id that holds an alias as a word of its own is taken for one.
+
+    Returns:
+        Aliases in ascending order.
 
     Raises:
         ValueError: If the last line lists no moves.
@@ -42,18 +49,22 @@ def legal_moves(lines: Sequence[str]) -> tuple[str, ...]:
     Example:
         >>> legal_moves(["n1 result", "Left 6. Moves n0-n2 n5."])
         ('n0', 'n1', 'n2', 'n5')
+        >>> legal_moves(["Left 4. Moves S1 n2 S3 n7 n9-n10 [n0 n3]."])
+        ('n0', 'n2', 'n3', 'n7', 'n9', 'n10')
+        >>> legal_moves(["Left 4. Moves S1 x2: n2 n4; source S2: n7 [n0]."])
+        ('n0', 'n2', 'n4', 'n7')
         >>> legal_moves(["Left 0. Stop now."])
         ()
     """
     footer = _FOOTER.fullmatch(lines[-1]) if lines else None
     if footer is None:
         raise ValueError(f"expected the moves in the observation's last line, found {list(lines)[-1:]}")
-    aliases: list[str] = []
-    for run in (footer.group(1) or "none").split():
-        if run != "none":
-            first, _, last = run.partition("-")
-            aliases += [f"n{i}" for i in range(int(first[1:]), int((last or first)[1:]) + 1)]
-    return tuple(aliases)
+    numbers: set[int] = set()
+    for first, last in _MOVE.findall(footer.group(1) or ""):
+        run = range(int(first), int(last or first) + 1)
+        if len(run) <= MAX_NEIGHBOURS:  # no node has more moves: a longer run is part of somebody's source id
+            numbers.update(run)
+    return tuple(f"n{number}" for number in sorted(numbers))
 
 
 class TinyConstraint:

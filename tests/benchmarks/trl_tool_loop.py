@@ -203,7 +203,8 @@ class TrlToolLoop:
             played, elapsed = self._trainer.play(self._rows)
         finally:
             counter.remove()
-        return TrlRollout(*played[:3], elapsed, counter.passes, counter.tokens)
+        prompt_ids, completion_ids, mask = played[:3]
+        return TrlRollout(prompt_ids, completion_ids, mask, elapsed, counter.passes, counter.tokens)
 
 
 class _PassCounter:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -14,6 +15,8 @@ from hypothesis import strategies as st
 from transformers import PreTrainedModel
 
 from provgym.envs.actions import Stop, WalkTo, parse_action
+from provgym.envs.presentation import MITIGATIONS, Mitigation, MovesStyle, PresentationConfig, SourceLabels
+from provgym.envs.walk_text import GraphWalkTextEnv
 from provgym.generators.action_grammar import (
     ChatJSONConstraint,
     TinyConstraint,
@@ -23,12 +26,15 @@ from provgym.generators.action_grammar import (
 from provgym.generators.chat import ChatDialogue
 from provgym.generators.engine import ActionConstraint, Sampling
 from provgym.generators.episode import Episode, EpisodeTask
+from provgym.generators.graphecho import GraphEcho
 from provgym.generators.hf_engine import HFEngine
 from provgym.generators.rollout import LanguageModelPolicy
 from provgym.generators.scripted import ScriptedPolicy, naive_path_counter
 from provgym.generators.tiny import TinyDialogue, build_model, build_tokenizer
 from provgym.rewards.outcome import Ending
 
+LABELS: tuple[SourceLabels, ...] = ("short", "shuffled", "real")
+PREVIEWS: tuple[Literal["shown", "visited"], ...] = ("shown", "visited")
 OPEN, SPENT = ["x", "Left 6. Moves n0-n2 n5."], ["Left 0. Stop now."]
 TINY = build_tokenizer()
 
@@ -51,6 +57,46 @@ def test_moves_are_read_off_the_last_line() -> None:
     for lines in ([], ["Claim: Left 2. Moves n1.", "x"]):
         with pytest.raises(ValueError, match="expected the moves in the observation's last line"):
             legal_moves(lines)
+
+
+@pytest.mark.parametrize(
+    ("moves", "expected"),
+    [
+        ("S1 n1 S2 n2 S3 n7 [n0]", "n0 n1 n2 n7"),
+        ("S1 n12 n13-n16 n18 [n0-n2 n9]", "n0 n1 n2 n9 n12 n13 n14 n15 n16 n18"),
+        ("S1 x2: n1 n4; source S2: n7 [n0]", "n0 n1 n4 n7"),
+        ("claim: n3; S1: n5 [n4]", "n3 n4 n5"),
+        ("n1-n2 n4 [n0]", "n0 n1 n2 n4"),
+        ("[n3 n5]", "n3 n5"),
+        ("Okada 2011 n1 City report A n2 [n0]", "n0 n1 n2"),
+        ("n-type-n3x n1 an2 n2", "n1 n2"),
+        ("lab n1-n999999999 n2", "n2"),  # a source's id, not a billion moves
+    ],
+)
+def test_moves_are_found_among_labels_groups_and_brackets(moves: str, expected: str) -> None:
+    assert legal_moves([f"Left 4. Moves {moves}."]) == tuple(expected.split())
+
+
+@pytest.mark.parametrize("moves", ["labelled", "aliases"])
+@pytest.mark.parametrize("mitigation", MITIGATIONS)
+def test_moves_read_off_are_the_neighbours(mitigation: Mitigation, moves: MovesStyle) -> None:
+    """Whatever the footer looks like, the constraint allows every walk that the environment does, and no other."""
+    rng = np.random.default_rng(3)
+    presentations = [
+        PresentationConfig(mitigation, labels, ids, moves) for labels, ids in itertools.product(LABELS, PREVIEWS)
+    ]
+    for instance in GraphEcho.generate(4, {"train": 3}).instances("train", ["C2", "5S5P", "general"]):
+        for presentation in presentations:
+            env = GraphWalkTextEnv([instance], budget=8, presentation=presentation)
+            env.reset(seed=int(rng.integers(1_000)))
+            for _ in range(8):
+                assert env.walk is not None
+                assert env.presentation is not None
+                around = {env.presentation.alias_of(int(node)) for node in env.walk.neighbours()}
+                found = legal_moves(env.observation_lines)
+                assert set(found) == around
+                env.step(f"walk {found[rng.integers(len(found))]}" if rng.random() < 0.9 else "walk n99")
+            assert legal_moves(env.observation_lines) == ()
 
 
 @given(seed=st.integers(0, 2**32 - 1), spent=st.booleans())
