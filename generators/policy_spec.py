@@ -175,7 +175,8 @@ def _holds_policy(folder: Path) -> bool:
 
 
 def _no_policy(folder: Path) -> str:
-    checkpoints = sorted(folder.glob("checkpoints/checkpoint-*"), key=lambda p: int(p.name.split("-")[-1]))
+    whole = [p for p in folder.glob("checkpoints/checkpoint-*") if p.name.removeprefix("checkpoint-").isdecimal()]
+    checkpoints = sorted(whole, key=lambda p: int(p.name.removeprefix("checkpoint-")))
     if checkpoints:
         return f"{folder} is a run that has not finished; name a checkpoint, such as {checkpoints[-1]}"
     return f"{folder} holds no policy: neither {MODEL_FILE}, {ADAPTER_FILE} nor a folder 'policy' with one of them"

@@ -135,6 +135,23 @@ def find_start(config: PaptConfig, world: World) -> Checkpoint | None:
     return resume
 
 
+def throw_away(folder: Path) -> None:
+    """Remove an earlier run's folder, if there is one.
+
+    Raises:
+        ValueError: If it holds something else than a run; nothing is removed.
+    """
+    if not folder.exists():
+        return
+    is_run = (folder / "config.yaml").is_file() or (folder / "checkpoints").is_dir()
+    if not is_run and (not folder.is_dir() or any(folder.iterdir())):
+        raise ValueError(
+            f"{folder} is no run: found neither config.yaml nor checkpoints/ in it, expected one of them; --fresh "
+            "leaves it alone: choose another name or runs_dir"
+        )
+    shutil.rmtree(folder)
+
+
 def train(config: PaptConfig, policy: TrainablePolicy, world: World, resume: Checkpoint | None) -> PaptTrainer:
     """Train from the start or from a checkpoint; returns the finished trainer."""
     folder = config.run_dir / "checkpoints"
@@ -200,8 +217,8 @@ def run(config: PaptConfig, *, fresh: bool = False) -> dict[str, Any]:
     """
     started = time.time()
     world = join_world(config)
-    if fresh and world.is_main and config.run_dir.exists():
-        shutil.rmtree(config.run_dir)
+    if fresh and world.is_main:
+        throw_away(config.run_dir)
     PartialState().wait_for_everyone()
     hash_ = training_hash(config)
     resume = find_start(config, world)

@@ -309,7 +309,7 @@ class PaptConfig(Strict):
 
     foreign_names: ClassVar[Mapping[str, str]] = MappingProxyType(_TRL_NAMES)
 
-    name: str = Field(pattern=r"^[\w.-]+$")
+    name: str = Field(pattern=r"^\w[\w.-]*$")  # `..` with --fresh would remove what lies around the runs
     runs_dir: Path = Path("runs")
     seed: int = Field(default=42, ge=0)
     model: ModelConfig = ModelConfig()

@@ -18,7 +18,7 @@ from provgym.generators.episode import Episode, EpisodeTask
 from provgym.generators.hf_engine import HFEngine
 from provgym.generators.rollout import LanguageModelPolicy
 
-SMALL = CloneConfig(budget=2, steps=50, rows=2, learning_rate=1e-2, vocabulary_size=600, hidden_size=64, num_layers=2)
+SMALL = CloneConfig(budget=2, steps=80, rows=2, learning_rate=1e-2, vocabulary_size=600, hidden_size=64, num_layers=1)
 TASKS = 2
 
 

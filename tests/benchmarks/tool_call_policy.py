@@ -309,5 +309,6 @@ def cloned_smollm2(folder: Path, config: CloneConfig | None = None, on_step: OnS
 
 
 def _key(config: CloneConfig) -> str:
-    """Return a short hash of what decides the weights."""
-    return hashlib.sha256(f"{_RECIPE} {config!r}".encode()).hexdigest()[:10]
+    """Return a short hash of what decides the weights: the recipe, and how an episode reads today."""
+    episodes = list(itertools.islice(train_conversations(config), 3))
+    return hashlib.sha256(f"{_RECIPE} {config!r} {episodes!r}".encode()).hexdigest()[:10]

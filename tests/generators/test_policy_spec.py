@@ -154,3 +154,11 @@ def test_fingerprint_tells_weights_and_settings_apart(tmp_path: Path, tiny_folde
     assert first == fingerprint_of(policy_spec(str(copy)))  # the same weights elsewhere
     urls = [PolicyOptions(base_url=f"http://{host}/v1", model="m") for host in ("a", "b")]
     assert len({fingerprint_of(policy_spec("endpoint", o)) for o in urls}) == 2
+
+
+def test_half_written_checkpoints_are_not_suggested(tmp_path: Path) -> None:
+    """Kind: incomplete or mis-sorted checkpoints; 1000 is newest, and a leftover's name breaks no message."""
+    for name in ("checkpoint-900", "checkpoint-1000", "checkpoint-1100.tmp", "checkpoint-best"):
+        (tmp_path / "checkpoints" / name).mkdir(parents=True)
+    with pytest.raises(FileNotFoundError, match=r"has not finished; name a checkpoint, such as \S+/checkpoint-1000$"):
+        policy_spec(str(tmp_path))

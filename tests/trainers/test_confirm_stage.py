@@ -109,6 +109,33 @@ def test_stages_are_shown_what_belongs_to_them(graphecho: GraphEcho, dialogue: T
             assert any(has_brackets)
 
 
+def test_familiar_sources_are_marked_where_a_move_names_them(graphecho: GraphEcho, dialogue: TinyDialogue) -> None:
+    """Each mark is the alias of a labelled move, and 1 if an evidence line before it named that source."""
+    labels, moves = [], 0
+    for i in range(30):
+        rng = np.random.default_rng([7, i])
+        sequence = cloned_episode(graphecho, dialogue, FRESH, rng, confirm_probability=0.5, moves="labelled")
+        words = [dialogue.decode([token]) for token in sequence.ids]
+        for position, label in sequence.familiar:
+            assert sequence.mask[position] == 0
+            source, alias = words[position - 1 : position + 1]
+            assert re.fullmatch(r"n\d+", alias)
+            read = re.findall(r"(S\d+) : ", " ".join(words[:position]))
+            assert label == int(source in read), f"{source} {alias} after {read}"
+            labels.append(label)
+        moves += len(re.findall(r"S\d+ n\d+", " ".join(footers(sequence, dialogue))))
+    assert {0, 1} == set(labels)
+    assert len(labels) == moves, "every labelled move is marked, and no preview"
+
+
+def test_the_short_list_of_moves_names_nothing_to_be_familiar_with(
+    graphecho: GraphEcho, dialogue: TinyDialogue
+) -> None:
+    for i in range(5):
+        sequence = cloned_episode(graphecho, dialogue, FRESH, np.random.default_rng([8, i]), moves="aliases")
+        assert sequence.familiar == []
+
+
 def test_no_last_stage_is_a_stage_of_nothing(graphecho: GraphEcho, dialogue: TinyDialogue) -> None:
     """With ``confirm_steps: 0`` the earlier batches are the same, so that one can be compared with the other."""
     short = WarmStartConfig(drill_steps=1, clone_steps=3, confirm_steps=0, drill_rows=2, clone_rows=2)

@@ -65,6 +65,8 @@ def test_best_checkpoint_cannot_be_deleted() -> None:
         ({"optim": {"group_size": 1}}, "greater than or equal to 2"),
         ({"name": "a/b"}, "should match pattern"),
         ({"name": ""}, "should match pattern"),
+        ({"name": "."}, "should match pattern"),  # --fresh would remove every run
+        ({"name": ".."}, "should match pattern"),  # or the folder that holds them
         ({"generation": {"vllm_gpu_memory": 1.0}}, "less than 1"),
     ],
 )

@@ -24,7 +24,7 @@ from wandb.proto import wandb_internal_pb2
 from provgym.trainers import papt
 from provgym.trainers.checkpoints import whole_checkpoints
 from provgym.trainers.config_file import dump_config
-from provgym.trainers.papt import World, find_start, train, training_hash
+from provgym.trainers.papt import World, find_start, throw_away, train, training_hash
 from provgym.trainers.papt_config import PaptConfig
 from provgym.trainers.policy_loading import load_trainable
 from provgym.trainers.trl_bridge import PaptTrainer
@@ -418,3 +418,21 @@ def test_whole_run_in_one_process(make_config: MakeConfig, tmp_path: Path) -> No
     fresh = json.loads((config.run_dir / "summary.json").read_text())
     assert fresh["wandb_run_id"] != summary["wandb_run_id"]
     assert fresh["trained_fingerprint"] == summary["trained_fingerprint"], "same seed, same machine, same numbers"
+
+
+def test_fresh_removes_a_run_and_nothing_else(tmp_path: Path) -> None:
+    """``--fresh`` beside a mistyped name or runs_dir leaves a folder of other things alone, and says so."""
+    for name, file in (("finished", "config.yaml"), ("killed-early", "checkpoints/checkpoint-1/state.json")):
+        path = tmp_path / name / file
+        path.parent.mkdir(parents=True)
+        path.write_text("x")
+        throw_away(tmp_path / name)
+        assert not (tmp_path / name).exists()
+    throw_away(tmp_path / "never-run")
+    thesis = tmp_path / "documents" / "thesis.txt"
+    thesis.parent.mkdir()
+    thesis.write_text("years of work")
+    for other in (thesis, thesis.parent):
+        with pytest.raises(ValueError, match=f"{other.name} is no run: found neither config.yaml nor checkpoints"):
+            throw_away(other)
+    assert thesis.read_text() == "years of work"

@@ -10,13 +10,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from torch import nn
 
 from provgym.envs.actions import Stop, WalkTo, parse_action
 from provgym.generators.graphecho import DOWN, UP, GraphEcho
 from provgym.generators.tiny import ACT, PAD, TinyDialogue, build_model, build_tokenizer, load_tiny, vocabulary
 from provgym.rewards.outcome import Verdict
 from provgym.trainers.warm_start import (
+    Readout,
     Sequence,
     WarmStartConfig,
     batches,
@@ -169,28 +169,31 @@ def test_cloned_walker_answers_by_paths(graphecho: GraphEcho, dialogue: TinyDial
 
 def test_loss_sees_action_tokens_only(dialogue: TinyDialogue) -> None:
     """Kinds: off-by-one mask, pad = EOS: the loss is the sum over masked tokens, written out by hand."""
-    model = build_model(1, hidden_size=16, num_layers=1, intermediate_size=16)
-    readout = nn.Linear(16, 2)
+    model = build_model(1, hidden_size=16, num_layers=2, intermediate_size=16)
+    readout = Readout(16)
     pad = vocabulary().index(PAD)
-    short = Sequence([1, 40, 41, 2, 50, 3], [0, 0, 0, 0, 1, 1], [(2, 1)])
+    short = Sequence([1, 40, 41, 2, 50, 3], [0, 0, 0, 0, 1, 1], [(2, 1)], [(1, 0), (3, 1)])
     long = Sequence([1, 40, 2, 51, 52, 3, 60, 2, 53, 3], [0, 0, 0, 1, 1, 1, 0, 0, 1, 1], [(6, 0)])
-    action_loss, stance_loss = cloning_loss(model, readout, [short, long], pad)
-    losses, stances = [], []
+    action_loss, stance_loss, familiar_loss = cloning_loss(model, readout, [short, long], pad)
+    losses, stances, familiar = [], [], []
     for sequence in (short, long):
         output = model(input_ids=torch.tensor([sequence.ids]), output_hidden_states=True)
         logprobs = output.logits[0].log_softmax(-1)
         losses += [-logprobs[i - 1, sequence.ids[i]] for i, m in enumerate(sequence.mask) if m]
         for position, label in sequence.stances:
-            stances.append(-readout(output.hidden_states[-1][0, position]).log_softmax(-1)[label])
+            stances.append(-readout.stance(output.hidden_states[-1][0, position]).log_softmax(-1)[label])
+        for position, label in sequence.familiar:  # read off the middle: after the first of two layers
+            familiar.append(-readout.familiar(output.hidden_states[1][0, position]).log_softmax(-1)[label])
     assert len(losses) == 7
     torch.testing.assert_close(action_loss, torch.stack(losses).sum(), rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(stance_loss, torch.stack(stances).sum(), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(familiar_loss, torch.stack(familiar).sum(), rtol=1e-4, atol=1e-5)
 
 
 def test_loss_without_evidence(dialogue: TinyDialogue) -> None:
     model = build_model(1, hidden_size=16, num_layers=1, intermediate_size=16)
-    _, stance_loss = cloning_loss(model, nn.Linear(16, 2), [Sequence([1, 2, 50, 3], [0, 0, 1, 1], [])], 0)
-    assert float(stance_loss) == 0.0
+    _, stance_loss, familiar_loss = cloning_loss(model, Readout(16), [Sequence([1, 2, 50, 3], [0, 0, 1, 1], [])], 0)
+    assert (float(stance_loss), float(familiar_loss)) == (0.0, 0.0)
 
 
 def test_batches_are_drills_first_then_a_mix(graphecho: GraphEcho, dialogue: TinyDialogue) -> None:
@@ -256,5 +259,5 @@ def test_losses_are_token_means_for_any_micro_batch(tmp_path: Path, monkeypatch:
 
 def test_start_learns_the_grammar(start_folder: Path) -> None:
     """The fixture's few seconds: the loss falls to a third."""
-    losses = [action for action, _ in json.loads((start_folder / "loss.json").read_text())]
+    losses = [action for action, _, _ in json.loads((start_folder / "loss.json").read_text())]
     assert sum(losses[-5:]) / 5 < losses[0] / 3
