@@ -217,6 +217,7 @@ def run(config: PaptConfig, *, fresh: bool = False) -> dict[str, Any]:
     """
     started = time.time()
     world = join_world(config)
+    policy = load_trainable(config.model)  # before anything is thrown away: a model that is missing costs no run
     if fresh and world.is_main:
         throw_away(config.run_dir)
     PartialState().wait_for_everyone()
@@ -224,7 +225,6 @@ def run(config: PaptConfig, *, fresh: bool = False) -> dict[str, Any]:
     resume = find_start(config, world)
     if world.is_main:
         write_atomic(config.run_dir / "config.yaml", [dump_config(config).encode()])
-    policy = load_trainable(config.model)
     if resume is None or resume.step < config.total_steps:
         trainer = train(config, policy, world, resume)
         del trainer
