@@ -5,6 +5,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+# A deadline would assert wall-clock time, which says nothing on a busy machine.
+settings.register_profile("provgym", deadline=None)
+settings.load_profile("provgym")
 
 # Before anything imports torch, transformers or wandb: they read these once.
 os.environ.update(
