@@ -61,7 +61,6 @@ class HFEngine:
         limit = int(getattr(config, "max_position_embeddings", 0) or 2**31)
         if max_length is not None and not 1 <= max_length <= limit:
             raise ValueError(f"max_length={max_length} must lie in [1, {limit}], the model's own limit")
-        self._model = model
         self._max_rows, self._max_length = max_rows, max_length or limit
         self._prefill_share = prefill_share
         self._decoder, self._head = _decoder_and_head(model)
@@ -194,9 +193,7 @@ class HFEngine:
             if leader.slot in followers:
                 self._cache.copy_row(leader.slot, followers[leader.slot], leader.length + len(leader.pending))
         self.forward_tokens += sum(len(state.pending) for state in unique)
-        places = [
-            (line[state.slot], len(state.pending) - 1 + i) for state in states for i in range(len(state.guess) + 1)
-        ]
+        places = [(line[s.slot], len(s.pending) - 1 + i) for s in states for i in range(len(s.guess) + 1)]
         rows, columns = torch.tensor(places, device=self._device).T
         logits: Tensor = self._head(hidden[rows, columns]).float()  # (N, V)
         return logits
@@ -228,11 +225,8 @@ class HFEngine:
     def _sample(self, states: list[Row], logits: Tensor) -> None:
         """Choose tokens behind pending and guessed ids, each row by its own stream of uniform numbers."""
         counts = [len(state.guess) + 1 for state in states]
-        rules = [
-            None if state.legal is None else (state.legal, tuple(state.ids))
-            for state, count in zip(states, counts, strict=True)
-            for _ in range(count)  # restricted rows have no guess
-        ]
+        # A restricted row has no guess, so its rule is asked once.
+        rules = [s.legal and (s.legal, tuple(s.ids)) for s, c in zip(states, counts, strict=True) for _ in range(c)]
         chosen = choose_tokens(
             mask_illegal(logits, rules),
             [s.sampling.temperature for s, count in zip(states, counts, strict=True) for _ in range(count)],

@@ -56,7 +56,7 @@ def test_limits_hold() -> None:
     assert ActionGuesser(longest=0).guess([], 5) == []
     for bad in ({"longest": -1}, {"least_chance": 0.0}, {"least_chance": 1.1}):
         with pytest.raises(ValueError, match="must be >= 0"):
-            ActionGuesser(**bad)  # type: ignore[arg-type]
+            ActionGuesser(**bad)
 
 
 @given(ACTIONS, st.lists(st.integers(0, 5), max_size=6))
