@@ -217,7 +217,8 @@ class Presentation:
         """Return walks left and moves.
 
         Nodes not yet visited come first, with what their previews tell of the source, then, in brackets, visited
-        ones. At the opening every preview stands right above, and aliases are enough.
+        ones. At the opening every preview stands right above, and aliases are enough. A label belongs to the one alias
+        behind it.
         """
         walk = self._walk
         if walk.budget_left == 0:
@@ -232,12 +233,26 @@ class Presentation:
         elif self._config.mitigation == "M3":
             parts += ["; ".join(self._grouped(fresh))] if fresh else []
         else:
-            parts += [f"{self._label_prefix(n)}{self._alias[n]}" for n in fresh[:MAX_LABELLED_MOVES]]
-            rest = [int(self._alias[n][1:]) for n in fresh[MAX_LABELLED_MOVES:]]
-            parts += [_ranges(rest)] if rest else []
+            parts += self._labelled_moves(fresh)
         visited = [int(self._alias[n][1:]) for n in around if n in walk.visited]
         parts += [f"[{_ranges(visited)}]"] if visited else []
         return f"Left {walk.budget_left}. Moves {' '.join(parts) or 'none'}."
+
+    def _labelled_moves(self, fresh: list[int]) -> list[str]:
+        """Return unvisited moves with the labels of their sources, as far as they are known and fit.
+
+        Where some sources are unknown still (``preview_ids: visited``), moves without a label come first, so that none
+        follows another's label and seems to share it.
+        """
+        prefixes = {node: self._label_prefix(node) for node in fresh}
+        if self._config.preview_ids == "shown":
+            labelled, plain = fresh[:MAX_LABELLED_MOVES], fresh[MAX_LABELLED_MOVES:]
+        else:
+            labelled = [node for node in fresh if prefixes[node]][:MAX_LABELLED_MOVES]
+            plain = [node for node in fresh if node not in labelled]
+        named = [f"{prefixes[node]}{self._alias[node]}" for node in labelled]
+        bare = [_ranges([int(self._alias[node][1:]) for node in plain])] if plain else []
+        return named + bare if self._config.preview_ids == "shown" else bare + named
 
     def _label_prefix(self, node: int) -> str:
         kind = NodeKind(int(self._walk.instance.graph.node_kind[node]))

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from provgym.eval.estimate import Estimate
 from provgym.eval.metric_kinds import Floats, Metric, is_scored
+from provgym.eval.significance import SignTest, bootstrap_p, sign_test
 from provgym.generators.episode import Episode
 from provgym.generators.seeds import Purpose, derive_rng
 
@@ -40,12 +41,16 @@ class PairedDifference:
         a: Figure of the first policy on those pairs.
         b: Figure of the second.
         left_out: Pairs left out because either ended in ``error``.
+        p: Of "no difference", by the bootstrap that gives the interval; NaN where there is no interval.
+        sign: Sign test over base claims, each by its own figure.
     """
 
     difference: Estimate
     a: float
     b: float
     left_out: int
+    p: float = math.nan
+    sign: SignTest = SignTest()
 
     @property
     def is_above_zero(self) -> bool:
@@ -130,7 +135,7 @@ def paired_difference(
 
     Args:
         episodes_a: First policy's episodes.
-        episodes_b: Second policy's, paired by (instance id, budget, member); mitigations may differ.
+        episodes_b: Second policy's, paired as :func:`pair_episodes` does.
         metric: What to compare.
         seed: Run seed of the resampling.
         resamples: R.
@@ -152,7 +157,9 @@ def paired_difference(
     measured = (sums_a.any(axis=1) | sums_b.any(axis=1)).sum()
     low, high = percentile_interval(resampled) if measured > 1 else (math.nan, math.nan)
     difference = Estimate(value_a - value_b, low, high, n) if n else Estimate.missing()
-    return PairedDifference(difference, value_a, value_b, left_out)
+    p = bootstrap_p(resampled) if difference.has_interval else math.nan
+    by_claim = sign_test(metric.value(sums_a) - metric.value(sums_b))
+    return PairedDifference(difference, value_a, value_b, left_out, p, by_claim)
 
 
 def pair_episodes(
@@ -160,19 +167,23 @@ def pair_episodes(
 ) -> tuple[list[Episode], list[Episode], int]:
     """Match two lists by (instance id, budget, member), in the first one's order.
 
+    Where both hold several mitigations, episodes are matched within each; a single one may be compared with another.
+
     Returns:
         The pairs' first and second halves, and the number of pairs left out because either is an ``error``.
 
     Raises:
         ValueError: If the two sets differ, a key stands twice, or a pair's claim or gold differs.
     """
-    by_key_a, by_key_b = _by_key(episodes_a, "first"), _by_key(episodes_b, "second")
+    within = all(len({e.mitigation for e in episodes}) > 1 for episodes in (episodes_a, episodes_b))
+    by_key_a = _by_key(episodes_a, "first", within_mitigation=within)
+    by_key_b = _by_key(episodes_b, "second", within_mitigation=within)
     for here, there, what in ((by_key_a, by_key_b, "second"), (by_key_b, by_key_a, "first")):
         absent = [key for key in here if key not in there]
         if absent:
             raise ValueError(
                 f"the {what} set lacks {len(absent)} of {len(here)} episodes, such as (instance, budget, "
-                f"member) = {absent[0]}; compare evaluations of the same claims, conditions and budget"
+                f"member, mitigation) = {absent[0]}; compare evaluations of the same claims, conditions and budget"
             )
     kept_a: list[Episode] = []
     kept_b: list[Episode] = []
@@ -223,13 +234,17 @@ def percentile_interval(resampled: Floats) -> tuple[float, float]:
     return float(low), float(high)
 
 
-def _by_key(episodes: Sequence[Episode], which: str) -> dict[tuple[str, int, int], Episode]:
-    found: dict[tuple[str, int, int], Episode] = {}
+def _by_key(
+    episodes: Sequence[Episode], which: str, *, within_mitigation: bool
+) -> dict[tuple[str, int, int, str], Episode]:
+    found: dict[tuple[str, int, int, str], Episode] = {}
     for episode in episodes:
-        key = (episode.instance_id, episode.outcome.budget, episode.member)
+        mitigation = episode.mitigation if within_mitigation else "any"
+        key = (episode.instance_id, episode.outcome.budget, episode.member, mitigation)
         if key in found:
             raise ValueError(
-                f"the {which} set holds (instance, budget, member) = {key} twice; compare one mitigation at a time"
+                f"the {which} set holds (instance, budget, member, mitigation) = {key} twice; compare one "
+                "mitigation at a time, or the same several on both sides"
             )
         found[key] = episode
     return found

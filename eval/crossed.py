@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -27,6 +28,7 @@ from provgym.eval.bootstrap import (
 )
 from provgym.eval.estimate import Estimate
 from provgym.eval.metric_kinds import Floats, Metric, is_scored
+from provgym.eval.significance import bootstrap_p
 from provgym.generators.episode import Episode
 
 SEED_FACTOR = 1
@@ -40,15 +42,32 @@ class CrossedEstimate:
     Attributes:
         overall: Mean of the seeds' figures, with the crossed interval; n = episodes over all seeds.
         by_seed: Each seed's own figure, in the order given; never hidden behind the mean.
+        p: Of "no difference", for a difference that has an interval; NaN for a plain figure.
     """
 
     overall: Estimate
     by_seed: tuple[float, ...]
+    p: float = math.nan
 
     @property
     def agrees_in_sign(self) -> bool:
         """Whether every seed's figure lies on the same side of zero (what a claim from three seeds needs)."""
         return all(value > 0 for value in self.by_seed) or all(value < 0 for value in self.by_seed)
+
+    @property
+    def seeds_with_sign(self) -> int:
+        """How many seeds' figures lie on the mean's side of zero; none if the mean is zero or not available."""
+        mean = self.overall.value
+        return sum(value * mean > 0 for value in self.by_seed)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return JSON-ready data; NaN becomes null, and p is left out where there is none."""
+        return {
+            **self.overall.to_json(),
+            "by_seed": [None if math.isnan(value) else value for value in self.by_seed],
+            "agrees_in_sign": self.agrees_in_sign,
+            **({} if math.isnan(self.p) else {"p": self.p}),
+        }
 
 
 def crossed_estimate(
@@ -122,11 +141,13 @@ def _crossed(
     weights = np.where(np.isnan(resampled), 0.0, seeds)  # (R, S)
     total = weights.sum(axis=1)
     means = (weights * np.nan_to_num(resampled)).sum(axis=1) / np.where(total > 0, total, 1.0)  # (R,)
-    low, high = percentile_interval(np.where(total > 0, means, math.nan)) if len(names) > 1 else (math.nan, math.nan)
+    means = np.where(total > 0, means, math.nan)
+    low, high = percentile_interval(means) if len(names) > 1 else (math.nan, math.nan)
     by_seed = tuple(float(v) for v in point)
     if np.isnan(point).any():  # a mean over fewer seeds than were trained would pass for one over all
         return CrossedEstimate(Estimate.missing(), by_seed)
-    return CrossedEstimate(Estimate(float(point.mean()), low, high, round(float(n.sum()))), by_seed)
+    p = math.nan if minus is None or math.isnan(low) else bootstrap_p(means)
+    return CrossedEstimate(Estimate(float(point.mean()), low, high, round(float(n.sum()))), by_seed, p)
 
 
 def _values_by_run(

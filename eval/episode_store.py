@@ -12,6 +12,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO
 
+from filelock import FileLock, Timeout
+
 from provgym.eval.metric_kinds import is_scored
 from provgym.eval.run_files import write_atomic
 from provgym.generators.episode import Episode
@@ -28,11 +30,24 @@ class EpisodeWriter:
 
     Args:
         path: A JSONL file, created with its folder if absent; a half-written last line is cut away first.
+
+    Raises:
+        BlockingIOError: If another process, or another writer of this one, is appending to the file.
+        OSError: If the file cannot be written.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         path.parent.mkdir(parents=True, exist_ok=True)
+        # The system lets go of the lock when a process dies, however it dies.
+        self._lock = FileLock(path.with_name(f".{path.name}.lock"), blocking=False)
+        try:
+            self._lock.acquire()
+        except Timeout as error:
+            raise BlockingIOError(
+                f"{path} is being written by another evaluation that is still running; wait for it, or choose "
+                "another folder"
+            ) from error
         self._file: IO[bytes] = path.open("ab")
         whole = _length_of_whole_lines(path)
         if whole < path.stat().st_size:
@@ -67,6 +82,9 @@ class EpisodeWriter:
         except OSError:
             if error is None:  # else the first failure is the one to report
                 raise
+        finally:
+            self._lock.release()
+            Path(self._lock.lock_file).unlink(missing_ok=True)
 
 
 def read_episodes(path: Path, *, allow_half_line: bool = False) -> list[Episode]:
@@ -86,7 +104,7 @@ def read_episodes(path: Path, *, allow_half_line: bool = False) -> list[Episode]
 
         return read_parquet(path)
     if path.suffix != ".jsonl":
-        raise ValueError(f"{path} must end in .jsonl or .parquet")
+        raise ValueError(f"{path} is no file of episodes, expected one that ends in .jsonl or .parquet; name it")
     return list(_read_lines(path, allow_half_line))
 
 
@@ -115,7 +133,11 @@ def _read_lines(path: Path, allow_half_line: bool) -> Iterator[Episode]:
             try:
                 yield Episode.from_json(json.loads(raw.decode("utf-8-sig")))
             except (ValueError, AttributeError) as error:
-                raise ValueError(f"{path}, line {number}: not a stored episode ({error})") from error
+                cut = "" if raw.endswith(b"\n") else "; the file ends inside this line"
+                raise ValueError(
+                    f"{path}, line {number}: found {raw[:40]!r}, expected a stored episode ({error}){cut}. Remove that "
+                    "line, or the whole file and let the evaluation play again"
+                ) from error
 
 
 def _length_of_whole_lines(path: Path) -> int:

@@ -135,20 +135,11 @@ class ConfusionMetric:
 
     def statistics(self, episodes: Sequence[Episode]) -> Floats:
         """Return (N, 12): the flattened 3 x 4 confusion matrix (gold x verdict or none) of each episode."""
-        rows = np.zeros((len(episodes), len(VERDICTS), NO_ANSWER + 1))  # (N, 3, 4)
-        for row, episode in zip(rows, episodes, strict=True):
-            if is_scored(episode):
-                judgement = episode.outcome.judgement
-                answer = NO_ANSWER if judgement is None else VERDICTS.index(judgement.verdict)
-                row[VERDICTS.index(episode.outcome.gold), answer] = 1.0
-        return rows.reshape(len(episodes), len(VERDICTS) * (NO_ANSWER + 1))
+        return confusion_rows(episodes)
 
     def value(self, sums: Floats) -> Floats:
         """Return the average over the classes present in gold."""
-        confusion = sums.reshape(*sums.shape[:-1], len(VERDICTS), NO_ANSWER + 1)  # (..., 3, 4)
-        gold = confusion.sum(axis=-1)  # (..., 3)
-        hits = np.diagonal(confusion, axis1=-2, axis2=-1)  # (..., 3)
-        answered = confusion[..., :NO_ANSWER].sum(axis=-2)  # (..., 3)
+        gold, answered, hits = _by_class(sums)  # each (..., 3)
         per_class = _divide(hits, gold) if self.average == "recall" else _divide(2 * hits, gold + answered)
         present = gold > 0
         total = np.where(present, per_class, 0.0).sum(axis=-1)
@@ -158,6 +149,37 @@ class ConfusionMetric:
         """Return the number of scored episodes."""
         total: Floats = sums.sum(axis=-1)
         return total
+
+
+@dataclass(frozen=True, slots=True)
+class ClassMetric:
+    """Precision or F1 of one verdict; not available unless gold has that verdict.
+
+    Attributes:
+        name: Key.
+        verdict: The class.
+        figure: ``precision`` = right among the answers of that verdict; ``f1`` = the harmonic mean of precision and
+            recall, 2 hits / (gold + answers), 0 where the verdict was never answered.
+    """
+
+    name: str
+    verdict: Verdict
+    figure: Literal["precision", "f1"]
+
+    def statistics(self, episodes: Sequence[Episode]) -> Floats:
+        """Return (N, 12), as :class:`ConfusionMetric` does."""
+        return confusion_rows(episodes)
+
+    def value(self, sums: Floats) -> Floats:
+        """Return the figure; precision is NaN where the verdict was never answered."""
+        gold, answered, hits = (part[..., VERDICTS.index(self.verdict)] for part in _by_class(sums))
+        found = _divide(hits, answered) if self.figure == "precision" else _divide(2 * hits, gold + answered)
+        return np.where(gold > 0, found, math.nan)
+
+    def count(self, sums: Floats) -> Floats:
+        """Return the answers of that verdict for precision, the scored episodes for F1; 0 without it in gold."""
+        gold, answered, _ = (part[..., VERDICTS.index(self.verdict)] for part in _by_class(sums))
+        return np.where(gold > 0, answered if self.figure == "precision" else sums.sum(axis=-1), 0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,6 +254,25 @@ class ShiftMetric:
         """Return the episodes of both conditions; 0 unless both have some."""
         both = (sums[..., 1] > 0) & (sums[..., 3] > 0)
         return np.where(both, sums[..., 1] + sums[..., 3], 0.0)
+
+
+def confusion_rows(episodes: Sequence[Episode]) -> Floats:
+    """Return (N, 12): the flattened 3 x 4 confusion matrix (gold x verdict or none) of each scored episode."""
+    rows = np.zeros((len(episodes), len(VERDICTS), NO_ANSWER + 1))  # (N, 3, 4)
+    for row, episode in zip(rows, episodes, strict=True):
+        if is_scored(episode):
+            judgement = episode.outcome.judgement
+            answer = NO_ANSWER if judgement is None else VERDICTS.index(judgement.verdict)
+            row[VERDICTS.index(episode.outcome.gold), answer] = 1.0
+    return rows.reshape(len(episodes), len(VERDICTS) * (NO_ANSWER + 1))
+
+
+def _by_class(sums: Floats) -> tuple[Floats, Floats, Floats]:
+    """Split added confusion rows (..., 12) into gold, answers and hits of each verdict, each (..., 3)."""
+    confusion = sums.reshape(*sums.shape[:-1], len(VERDICTS), NO_ANSWER + 1)  # (..., 3, 4)
+    gold: Floats = confusion.sum(axis=-1)
+    answered: Floats = confusion[..., :NO_ANSWER].sum(axis=-2)
+    return gold, answered, np.diagonal(confusion, axis1=-2, axis2=-1)
 
 
 def _divide(part: Floats, whole: Floats) -> Floats:

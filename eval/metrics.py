@@ -14,6 +14,7 @@ import numpy as np
 
 from provgym.eval.metric_kinds import (
     CalibrationMetric,
+    ClassMetric,
     ConfusionMetric,
     MeanMetric,
     Metric,
@@ -83,10 +84,12 @@ def brier(outcome: WalkOutcome) -> float:
 def sampled_tokens(episode: Episode) -> float:
     """Return the tokens the policy wrote; NaN for policies without tokens.
 
-    Policies behind an endpoint have no ids; their server's ``completion_tokens`` is used.
+    Policies behind an endpoint have no ids; their server's ``completion_tokens`` is used, if it counted every answer.
     """
     if episode.tokens is not None:
         return float(episode.tokens.sampled)
+    if episode.usage.get("usage_missing"):
+        return math.nan
     return float(episode.usage.get("completion_tokens", math.nan))
 
 
@@ -106,34 +109,35 @@ def unknown_tokens(episode: Episode) -> tuple[float, float] | None:
     return float(episode.unknown_tokens), float(world)
 
 
-METRICS: Mapping[str, Metric] = {
-    metric.name: metric
-    for metric in (
-        MeanMetric("accuracy", lambda e: float(e.outcome.is_correct)),
-        ConfusionMetric("balanced_accuracy", "recall"),
-        ConfusionMetric("macro_f1", "f1"),
-        MeanMetric("recall_support", partial(recall_of, verdict=Verdict.SUPPORT)),
-        MeanMetric("recall_refute", partial(recall_of, verdict=Verdict.REFUTE)),
-        MeanMetric("recall_mixed", partial(recall_of, verdict=Verdict.MIXED)),
-        MeanMetric("echo_rate", lambda e: echo_term(e.outcome)),
-        MeanMetric("echo_share", lambda e: float(e.outcome.echoes > 0)),
-        MeanMetric("source_recall", lambda e: source_recall(e.outcome)),
-        MeanMetric("source_recall_budget", lambda e: source_recall_budget(e.outcome)),
-        MeanMetric("walks", lambda e: float(e.outcome.walks)),
-        MeanMetric("connector_moves", lambda e: float(e.outcome.connector_moves)),
-        MeanMetric("invalid_actions", lambda e: float(e.outcome.invalid_actions)),
-        MeanMetric("count_mae", lambda e: count_error(e.outcome, "acquired")),
-        MeanMetric("count_mae_available", lambda e: count_error(e.outcome, "available")),
-        MeanMetric("invalid_rate", lambda e: float(e.outcome.ending in (Ending.INVALID, Ending.TRUNCATED))),
-        MeanMetric("brier", lambda e: brier(e.outcome)),
-        CalibrationMetric("ece"),
-        MeanMetric("sampled_tokens", sampled_tokens),
-        MeanMetric("context_tokens", context_tokens),
-        RatioMetric("unknown_token_rate", unknown_tokens),
-        ShiftMetric("support_shift_c1_c2", Verdict.SUPPORT, "C1", "C2"),
-        ShiftMetric("refute_shift_c1_c2r", Verdict.REFUTE, "C1", "C2R"),
-    )
-}
+_ALL: tuple[Metric, ...] = (
+    MeanMetric("accuracy", lambda e: float(e.outcome.is_correct)),
+    ConfusionMetric("balanced_accuracy", "recall"),
+    ConfusionMetric("macro_f1", "f1"),
+    MeanMetric("recall_support", partial(recall_of, verdict=Verdict.SUPPORT)),
+    MeanMetric("recall_refute", partial(recall_of, verdict=Verdict.REFUTE)),
+    MeanMetric("recall_mixed", partial(recall_of, verdict=Verdict.MIXED)),
+    *(ClassMetric(f"precision_{v.value.lower()}", v, "precision") for v in Verdict),
+    *(ClassMetric(f"f1_{v.value.lower()}", v, "f1") for v in Verdict),
+    MeanMetric("echo_rate", lambda e: echo_term(e.outcome)),
+    MeanMetric("echo_share", lambda e: float(e.outcome.echoes > 0)),
+    MeanMetric("source_recall", lambda e: source_recall(e.outcome)),
+    MeanMetric("source_recall_budget", lambda e: source_recall_budget(e.outcome)),
+    MeanMetric("walks", lambda e: float(e.outcome.walks)),
+    MeanMetric("connector_moves", lambda e: float(e.outcome.connector_moves)),
+    MeanMetric("invalid_actions", lambda e: float(e.outcome.invalid_actions)),
+    MeanMetric("count_mae", lambda e: count_error(e.outcome, "acquired")),
+    MeanMetric("count_mae_available", lambda e: count_error(e.outcome, "available")),
+    MeanMetric("invalid_rate", lambda e: float(e.outcome.ending in (Ending.INVALID, Ending.TRUNCATED))),
+    MeanMetric("brier", lambda e: brier(e.outcome)),
+    CalibrationMetric("ece"),
+    MeanMetric("sampled_tokens", sampled_tokens),
+    MeanMetric("context_tokens", context_tokens),
+    RatioMetric("unknown_token_rate", unknown_tokens),
+    ShiftMetric("support_shift_c1_c2", Verdict.SUPPORT, "C1", "C2"),
+    ShiftMetric("refute_shift_c1_c2r", Verdict.REFUTE, "C1", "C2R"),
+)
+
+METRICS: Mapping[str, Metric] = {metric.name: metric for metric in _ALL}
 """Name to metric; reward terms come from :func:`reward_metrics`."""
 
 

@@ -63,7 +63,7 @@ def plot_policies(
             if metric in ("accuracy", "balanced_accuracy"):
                 _draw_probes(axis, metric, (probes or {}).get(prefix, ()))
         row[0].set_ylabel("general conditions" if prefix else "named conditions")
-    _save(figure, path)
+    save_figure(figure, path)
 
 
 def plot_conditions(
@@ -91,7 +91,7 @@ def plot_conditions(
     axes = figure.subplots(len(metrics), 1, squeeze=False)[:, 0]
     for axis, metric in zip(axes, metrics, strict=True):
         _draw_map(axis, policies, conditions, metric)
-    _save(figure, path)
+    save_figure(figure, path)
 
 
 def plot_training(metrics_file: Path, path: Path, *, keys: Sequence[str], smooth: int = 1, title: str = "") -> None:
@@ -127,7 +127,7 @@ def plot_training(metrics_file: Path, path: Path, *, keys: Sequence[str], smooth
         axis.set_xlabel("step")
         axis.grid(alpha=0.3)
     figure.suptitle(title)
-    _save(figure, path)
+    save_figure(figure, path)
 
 
 def read_series(metrics_file: Path) -> dict[str, list[tuple[float, float]]]:
@@ -228,7 +228,12 @@ def _cycle(items: Sequence[str], count: int) -> list[str]:
     return [items[i % len(items)] for i in range(count)]
 
 
-def _save(figure: Figure, path: Path) -> None:
+def save_figure(figure: Figure, path: Path) -> None:
+    """Write a figure as PNG in one step.
+
+    Raises:
+        OSError: If the folder cannot be written.
+    """
     FigureCanvasAgg(figure)  # attaches itself
     with atomic_file(path) as file:
         figure.savefig(file, format="png", dpi=DPI)

@@ -105,7 +105,7 @@ def probe_cases(cases: Sequence[Case], population: Sequence[Case] | None = None)
     judges = [(STRUCTURE, structure), (ONE_NODE, one_node)]
     return (
         _best_constant(cases),
-        *(_probe(name, _confusion(cases, _decisions(known, view), view), len(cases)) for name, view in judges),
+        *(_probe(name, _confusion(cases, best_answers(known, view), view), len(cases)) for name, view in judges),
     )
 
 
@@ -163,7 +163,7 @@ def see_number_and_node(case: Case) -> Iterable[tuple[Hashable, float]]:
     ]
 
 
-def _decisions(population: Sequence[Case], view: View) -> dict[Hashable, Floats]:
+def best_answers(population: Sequence[Case], view: View) -> dict[Hashable, Floats]:
     """Return how the best judge answers what can be seen: (3,) probabilities over verdicts."""
     weight: dict[Hashable, Floats] = defaultdict(lambda: np.zeros(len(VERDICTS)))
     for case in population:

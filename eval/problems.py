@@ -1,4 +1,4 @@
-"""Pydantic's errors in one line: which field, what was expected, what was found."""
+"""Errors in one line; pydantic's say which field, what was expected, what was found."""
 
 from __future__ import annotations
 
@@ -35,3 +35,17 @@ def problems_of(error: ValidationError) -> str:
         found = "" if message != problem["msg"] else f"; found {problem['input']!r}"
         parts.append(f"{place}: {message}{found}" if place else f"{message}{found}")
     return "; ".join(parts)
+
+
+def one_line(error: BaseException) -> str:
+    r"""Return what an error says, its notes included, without line breaks.
+
+    Example:
+        >>> error = ValueError("a: 1 is refused\n  b: 2 is refused")
+        >>> error.add_note("see the file")
+        >>> one_line(error)
+        'a: 1 is refused; b: 2 is refused; see the file'
+    """
+    text = problems_of(error) if isinstance(error, ValidationError) else str(error) or type(error).__name__
+    lines = [" ".join(line.split()) for part in (text, *getattr(error, "__notes__", ())) for line in part.splitlines()]
+    return "; ".join(line for line in lines if line)

@@ -152,7 +152,7 @@ def condition_table(
 
 
 def comparison_table(comparisons: Sequence[Comparison], *, title: str = "Paired differences") -> ResultTable:
-    """Return differences with paired intervals, one comparison a row."""
+    """Return differences with paired intervals and p values, one comparison a row."""
     rows = [
         (
             f"{c.first} - {c.second}",
@@ -160,13 +160,22 @@ def comparison_table(comparisons: Sequence[Comparison], *, title: str = "Paired 
             _number(c.paired.a),
             _number(c.paired.b),
             _signed(c.paired.difference),
+            p_cell(c.paired.p),
+            p_cell(c.holm_p),
+            f"{c.paired.sign.wins}:{c.paired.sign.losses}:{c.paired.sign.ties}",
+            p_cell(c.paired.sign.p),
+            p_cell(c.holm_sign_p),
             str(c.paired.difference.n),
             str(c.paired.left_out),
         )
         for c in comparisons
     ]
-    header = ("policies", "metric", "first", "second", "difference [95 %]", "n", "errors left out")
-    return ResultTable(title, header, tuple(rows), "Same claims on both sides; first minus second.")
+    header = ("policies", "metric", "first", "second", "difference [95 %]", "p", "Holm p", "claims", "sign p")
+    caption = (
+        "Same claims on both sides; first minus second. p: cluster bootstrap. claims: on which the first is higher, "
+        "lower, the same; sign p: exact sign test on them. Holm: corrected for the pairs of policies on that metric."
+    )
+    return ResultTable(title, (*header, "Holm sign p", "n", "errors left out"), tuple(rows), caption)
 
 
 def endings_table(endings: Mapping[str, Mapping[str, int]], *, title: str = "Endings") -> ResultTable:
@@ -236,6 +245,18 @@ def estimate_cell(estimate: Estimate | None) -> str:
         return f"{NOT_AVAILABLE}\nn=0"
     interval = f"[{estimate.low:.3f}, {estimate.high:.3f}]" if estimate.has_interval else "no interval"
     return f"{estimate.value:.3f}\n{interval}\nn={estimate.n}"
+
+
+def p_cell(p: float) -> str:
+    """Return a p value with three digits.
+
+    Example:
+        >>> p_cell(0.0123), p_cell(0.00001), p_cell(math.nan)
+        ('0.012', '<0.001', '-')
+    """
+    if math.isnan(p):
+        return MISSING
+    return "<0.001" if p < 0.0005 else f"{p:.3f}"
 
 
 def _flat_cell(estimate: Estimate | None) -> str:

@@ -88,7 +88,7 @@ def evaluate(
         "walk_eval": config.model_dump(mode="json"),
     }
     is_first = processes.rank == 0
-    together(processes, lambda: _claim_folder(out_dir, header) if is_first else None)
+    together(processes, lambda: claim_folder(out_dir, header) if is_first else None)
     episodes = play_missing(policy, tasks, out_dir, processes, retry_errors=retry_errors, on_progress=on_progress)
 
     def finish() -> list[WalkEvalResult]:
@@ -125,14 +125,17 @@ def rescore(
     return summarise(read_episodes(file), rubric=rubric, seed=seed, resamples=resamples)
 
 
-def _claim_folder(out_dir: Path, header: Mapping[str, Any]) -> None:
+def claim_folder(out_dir: Path, header: Mapping[str, Any]) -> None:
     """Write ``config.yaml``, or check that the one that stands there is of this very evaluation."""
     path = out_dir / "config.yaml"
     if not path.is_file():
         text = yaml.safe_dump(dict(header), sort_keys=False, allow_unicode=True)
         write_atomic(path, [text.encode("utf-8", "backslashreplace")])
         return
-    stored = yaml.safe_load(path.read_text(encoding="utf-8"))
+    try:
+        stored = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path} is not valid YAML ({error}); choose another folder, or remove that one") from error
     for name in ("policy", "fingerprint", "config_hash", "data_hash"):
         there = stored.get(name) if isinstance(stored, dict) else None
         if there != header[name]:
@@ -179,9 +182,11 @@ def _write(result: WalkEvalResult, *, parquet: bool, plots: bool) -> None:
         write_parquet(out_dir / "episodes.parquet", result.episodes)
     write_json_atomic(out_dir / "summary.json", result.to_json())
     if plots and result.episodes:
+        from provgym.eval.curve_plots import plot_reliability
         from provgym.eval.plots import plot_conditions, plot_policies
 
         probes = result.summary.probes
+        plot_reliability({result.policy: result.summary.reliability}, out_dir / "plots" / "reliability.png")
         plot_policies({result.policy: result.metrics}, out_dir / "plots" / "metrics.png", probes=probes)
         plot_conditions({result.policy: result.summary.by_condition}, out_dir / "plots" / "conditions.png")
     for part in out_dir.glob(PARTS_PATTERN):

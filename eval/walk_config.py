@@ -90,7 +90,7 @@ class WalkEvalConfig(_Model):
     moves: MovesStyle = "labelled"
     max_content_characters: int = Field(default=2_000, ge=40)
     decoding: Literal["greedy", "sampled"] = "greedy"
-    samples: int = Field(default=1, ge=1)
+    samples: int = Field(default=1, ge=1, le=1_000)
     seed: int = Field(default=42, ge=0)
     limit: int | None = Field(default=None, ge=1)
     resamples: int = Field(default=2_000, ge=1)

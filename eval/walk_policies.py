@@ -9,7 +9,8 @@ from pathlib import Path
 from provgym.eval.walk import evaluate
 from provgym.eval.walk_config import WalkEvalConfig
 from provgym.eval.walk_result import WalkEvalResult
-from provgym.generators.backends import PolicySpec, load_policy
+from provgym.generators.backends import load_policy
+from provgym.generators.policy_kinds import PolicySpec
 from provgym.generators.policy_spec import fingerprint_of
 
 Watch = Callable[[str, int, int], None]

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from provgym.eval.compare import Comparison, compare_policies
+from provgym.eval.curve_plots import plot_budgets, plot_reliability
 from provgym.eval.metrics import GENERAL_PREFIX, HEADLINE
 from provgym.eval.plots import plot_policies
 from provgym.eval.run_files import write_atomic, write_json_atomic
@@ -20,6 +21,7 @@ from provgym.eval.table import (
 from provgym.eval.walk_config import ScifactClaims
 from provgym.eval.walk_result import WalkEvalResult
 from provgym.eval.walk_summary import total_endings
+from provgym.eval.walk_tables import class_table, confidence_table, group_table
 
 COLUMNS = (*HEADLINE[:2], "macro_f1", *HEADLINE[2:])
 """What the tables show of every policy; ``unknown_token_rate`` joins where a policy has tokens."""
@@ -60,45 +62,40 @@ def report_on(results: Mapping[str, WalkEvalResult]) -> Report:
         raise ValueError("results is empty; evaluate at least one policy")
     first = next(iter(results.values()))
     tables = _policy_tables(results)
-    compared: tuple[Comparison, ...] = ()
-    if len(results) == 1:
+    if isinstance(first.config.claims, ScifactClaims):
+        tables.append(class_table({name: r.metrics for name, r in results.items()}, title="SciFact, by class"))
+    if len(results) == 1 and len(first.summary.by_condition) > 1:
         columns = tuple(c for c in COLUMNS if c in next(iter(first.summary.by_condition.values()), {}))
-        if len(first.summary.by_condition) > 1:
-            tables.append(condition_table(first.summary.by_condition, columns=columns))
-        if len(first.summary.by_setting) > 1:
-            tables += _setting_tables(first)
-    else:
+        tables.append(condition_table(first.summary.by_condition, columns=columns))
+    tables += _setting_tables(results)
+    compared: tuple[Comparison, ...] = ()
+    if len(results) > 1:
         compared = compare_policies({name: r.episodes for name, r in results.items()}, seed=first.config.seed)
         tables.append(comparison_table(compared))
+    if first.episodes:
+        tables.append(confidence_table({name: r.summary.reliability for name, r in results.items()}))
     tables.append(endings_table({name: total_endings(r.summary) for name, r in results.items()}))
     notes = [f"{name}: {note}" for name, result in results.items() for note in result.notes]
     return Report(tuple(_data_lines(first)), tuple(tables), tuple(notes), compared)
 
 
 def write_report(results: Mapping[str, WalkEvalResult], report: Report, folder: Path) -> None:
-    """Write ``report.md``, ``comparison.json`` and ``plots/policies.png`` over all policies of an evaluation.
+    """Write ``report.md``, ``comparison.json`` and ``plots/*.png`` over all policies of an evaluation.
 
     Raises:
         OSError: If the folder cannot be written.
     """
     write_atomic(folder / "report.md", [report.to_markdown().encode("utf-8", "replace")])
     first = next(iter(results.values()))
-    plot_policies(
-        {name: r.metrics for name, r in results.items()}, folder / "plots" / "policies.png", probes=first.summary.probes
-    )
-    if not report.comparisons:
-        return
-    rows = [
-        {
-            "first": c.first,
-            "second": c.second,
-            "metric": c.metric,
-            "difference": c.paired.difference.to_json(),
-            "left_out": c.paired.left_out,
-        }
-        for c in report.comparisons
-    ]
-    write_json_atomic(folder / "comparison.json", {"config_hash": first.config_hash, "comparisons": rows})
+    plots = folder / "plots"
+    plot_policies({name: r.metrics for name, r in results.items()}, plots / "policies.png", probes=first.summary.probes)
+    if any(r.summary.reliability for r in results.values()):
+        plot_reliability({name: r.summary.reliability for name, r in results.items()}, plots / "reliability.png")
+    if len(first.config.budgets) > 1 and first.summary.by_group:
+        plot_budgets({name: r.summary.by_group for name, r in results.items()}, plots / "budgets.png")
+    if report.comparisons:
+        rows = [comparison.to_json() for comparison in report.comparisons]
+        write_json_atomic(folder / "comparison.json", {"config_hash": first.config_hash, "comparisons": rows})
 
 
 def _policy_tables(results: Mapping[str, WalkEvalResult]) -> list[ResultTable]:
@@ -120,14 +117,23 @@ def _policy_tables(results: Mapping[str, WalkEvalResult]) -> list[ResultTable]:
     return tables
 
 
-def _setting_tables(result: WalkEvalResult) -> list[ResultTable]:
-    tables = []
+def _setting_tables(results: Mapping[str, WalkEvalResult]) -> list[ResultTable]:
+    """Return figures by mitigation and budget where several were played, and by kind of evidence."""
+    tables: list[ResultTable] = []
+    if all(len(r.summary.by_setting) < 2 for r in results.values()):
+        return tables
     for prefix, group in (("", "named"), (GENERAL_PREFIX, "general")):
-        rows = {name: found for name, found in result.summary.by_setting.items() if prefix + "accuracy" in found}
+        rows = {
+            setting if len(results) == 1 else f"{name} {setting}": found
+            for name, result in results.items()
+            for setting, found in result.summary.by_setting.items()
+            if prefix + "accuracy" in found
+        }
         if rows:
             title = f"By mitigation and budget, {group} conditions"
             tables.append(policy_table(rows, prefix=prefix, columns=COLUMNS, title=title))
-    return tables
+    by_group = {name: r.summary.by_group for name, r in results.items() if r.summary.by_group}
+    return [*tables, group_table(by_group)] if by_group else tables
 
 
 def _data_lines(result: WalkEvalResult) -> list[str]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -61,11 +62,15 @@ class WalkEvalResult:
         if not self.episodes:
             notes.append("n = 0, not available: there was nothing to play")
         if errors:
-            notes.append(f"{errors} of {len(self.episodes)} episodes ended in error and are not scored")
+            played, scored = len(self.episodes), self.summary.coverage.scored
+            notes.append(
+                f"{errors} of {played} episodes ended in error and are not scored: coverage {scored / played:.0%}; "
+                "the same command plays them again"
+            )
         for name, rate in self.metrics.items():
             if name.endswith("unknown_token_rate") and rate.is_available and rate.value > UNKNOWN_TOKEN_LIMIT:
                 notes.append(f"{name} {rate.value:.3f}: the policy cannot read this text; figures are not meaningful")
-        return tuple(notes)
+        return tuple(notes) + usage_notes(self.episodes)
 
     def to_json(self) -> dict[str, Any]:
         """Return what ``summary.json`` holds."""
@@ -89,3 +94,22 @@ class WalkEvalResult:
             "notes": list(self.notes),
             "config": self.config.model_dump(mode="json"),
         }
+
+
+def usage_notes(episodes: Sequence[Episode]) -> tuple[str, ...]:
+    """Return what an endpoint was asked for these episodes, as a line; nothing for policies without one.
+
+    Example:
+        >>> usage_notes([])
+        ()
+    """
+    usage: Counter[str] = Counter()
+    for episode in episodes:
+        usage.update(episode.usage)
+    if not usage:
+        return ()
+    missing = f", {usage['usage_missing']} answers of unknown length" if usage["usage_missing"] else ""
+    return (
+        f"endpoint: {usage['attempts']} requests, {usage['cached']} answers stored before; "
+        f"{usage['prompt_tokens']} prompt and {usage['completion_tokens']} completion tokens in all answers{missing}",
+    )

@@ -7,10 +7,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from provgym.eval.bootstrap import DEFAULT_RESAMPLES, DEFAULT_SEED, estimates
+from provgym.eval.condition_groups import Settings, estimate_groups, setting_of
 from provgym.eval.estimate import Estimate
 from provgym.eval.metric_kinds import Metric, is_scored
 from provgym.eval.metrics import METRICS, count_endings, reward_metrics, split_by_prefix
 from provgym.eval.probes import Probe
+from provgym.eval.reliability import Reliability, reliability_of
 from provgym.generators.episode import Episode
 from provgym.rewards.outcome import Ending
 from provgym.rewards.rubric import Rubric, papt_rubric
@@ -52,6 +54,8 @@ class WalkSummary:
         endings: Condition label to ending to number of episodes.
         coverage: Of all episodes.
         probes: Metric prefix to the probes of its instances; see :mod:`provgym.eval.probes`.
+        by_group: Setting to group of conditions to metrics; see :mod:`provgym.eval.condition_groups`.
+        reliability: Metric prefix to accuracy by stated confidence; see :mod:`provgym.eval.reliability`.
     """
 
     metrics: Mapping[str, Estimate]
@@ -60,6 +64,8 @@ class WalkSummary:
     endings: Mapping[str, Mapping[str, int]]
     coverage: Coverage
     probes: Mapping[str, Sequence[Probe]] = field(default_factory=dict)
+    by_group: Settings = field(default_factory=dict)
+    reliability: Mapping[str, Reliability] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """Return JSON-ready data; what is not available is null with n = 0."""
@@ -67,6 +73,11 @@ class WalkSummary:
             "metrics": _as_json(self.metrics),
             "by_condition": {name: _as_json(found) for name, found in self.by_condition.items()},
             "by_setting": {name: _as_json(found) for name, found in self.by_setting.items()},
+            "by_group": {
+                setting: {group: _as_json(found) for group, found in groups.items()}
+                for setting, groups in self.by_group.items()
+            },
+            "reliability": {prefix or "conditions": found.to_json() for prefix, found in self.reliability.items()},
             "endings": {name: dict(counts) for name, counts in self.endings.items()},
             "coverage": self.coverage.to_json(),
             "probes": {
@@ -94,7 +105,7 @@ def summarise(
     """
     metrics = (*METRICS.values(), *reward_metrics(rubric or papt_rubric()))
     by_label = _group(episodes, [episode.condition for episode in episodes])
-    by_setting = _group(episodes, [f"{e.mitigation}/B{e.outcome.budget}" for e in episodes])
+    by_setting = _group(episodes, [setting_of(episode) for episode in episodes])
     overall = _prefixed(episodes, metrics, seed, resamples)
     return WalkSummary(
         metrics=overall,
@@ -108,6 +119,8 @@ def summarise(
         endings={name: count_endings(chosen) for name, chosen in by_label.items()},
         coverage=coverage_of(episodes),
         probes=dict(probes or {}),
+        by_group=estimate_groups(episodes, seed=seed, resamples=resamples),
+        reliability=reliability_of(episodes, seed=seed, resamples=resamples),
     )
 
 

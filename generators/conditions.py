@@ -5,6 +5,8 @@ Names:
 * ``C1 C2 C3 C4 C2R``: the five conflict conditions of GraphEcho, arXiv:2609.17695, table 1;
 * ``sSkP`` (1S5P, 5S5P ...): s supporting sources met by k routes in all; with a final ``R`` they refute;
 * ``general``: drawn per instance, 0-5 supporting and 0-5 refuting sources, 1-5 routes each, verdicts balanced (ours);
+* ``general-adversarial``, ``general-agreeing``: the same, but only draws in which the majority over paths contradicts
+  the one over sources, or only such in which it agrees (ours; for training mixes);
 * ``3+1|2``: written out, routes of each supporting source, a bar, routes of each refuting source.
 """
 
@@ -21,6 +23,9 @@ MAX_SOURCES = 5
 MAX_ROUTES = 5
 CONFLICT_CONDITIONS = ("C1", "C2", "C3", "C4", "C2R")
 GENERAL = "general"
+ADVERSARIAL = "general-adversarial"
+AGREEING = "general-agreeing"
+GENERAL_KINDS = (GENERAL, ADVERSARIAL, AGREEING)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +54,16 @@ class Condition:
         """Majority over distinct sources."""
         return Verdict.from_counts(len(self.supporting), len(self.refuting))
 
+    @property
+    def is_adversarial(self) -> bool:
+        """Whether the majority over all paths is another one: who counts paths answers wrongly.
+
+        Example:
+            >>> parse_condition("C2").is_adversarial, parse_condition("C3").is_adversarial
+            (True, False)
+        """
+        return Verdict.from_counts(sum(self.supporting), sum(self.refuting)) is not self.gold
+
 
 _CONFLICTS = {
     "C1": Condition("C1", (1,), (1,)),
@@ -60,7 +75,7 @@ _CONFLICTS = {
 
 
 def parse_condition(name: str) -> Condition:
-    """Read a condition's name; ``general`` has to be drawn, see :func:`draw_general`.
+    """Read a condition's name; general ones have to be drawn, see :func:`draw_condition`.
 
     Raises:
         ValueError: If the name is unknown or impossible.
@@ -84,8 +99,14 @@ def parse_condition(name: str) -> Condition:
     )
 
 
-def draw_general(rng: np.random.Generator) -> Condition:
-    """Draw a general condition: the verdict first (each 1/3), then counts that give it, then 1-5 routes a source."""
+def draw_general(rng: np.random.Generator, *, is_adversarial: bool | None = None) -> Condition:
+    """Draw a general condition: the verdict first (each 1/3), then counts that give it, then 1-5 routes a source.
+
+    Args:
+        rng: Random source.
+        is_adversarial: Keep drawing counts and routes until the condition is (or is not) adversarial; None takes it as
+            it falls. The verdict is drawn once, so that verdicts stay balanced.
+    """
     verdict = list(Verdict)[rng.integers(3)]
     pairs = [
         (s, r)
@@ -93,11 +114,25 @@ def draw_general(rng: np.random.Generator) -> Condition:
         for r in range(MAX_SOURCES + 1)
         if s + r > 0 and Verdict.from_counts(s, r) is verdict
     ]
-    support, refute = pairs[rng.integers(len(pairs))]
-    routes = rng.integers(1, MAX_ROUTES + 1, size=support + refute).tolist()
-    supporting, refuting = tuple(routes[:support]), tuple(routes[support:])
-    name = f"{'+'.join(map(str, supporting))}|{'+'.join(map(str, refuting))}"
-    return Condition(name, supporting, refuting)
+    while True:
+        support, refute = pairs[rng.integers(len(pairs))]
+        routes = rng.integers(1, MAX_ROUTES + 1, size=support + refute).tolist()
+        supporting, refuting = tuple(routes[:support]), tuple(routes[support:])
+        name = f"{'+'.join(map(str, supporting))}|{'+'.join(map(str, refuting))}"
+        condition = Condition(name, supporting, refuting)
+        if is_adversarial in (None, condition.is_adversarial):
+            return condition
+
+
+def draw_condition(name: str, rng: np.random.Generator) -> Condition:
+    """Draw one of the general kinds.
+
+    Raises:
+        ValueError: If ``name`` is not one of :data:`GENERAL_KINDS`.
+    """
+    if name not in GENERAL_KINDS:
+        raise ValueError(f"condition {name!r} is not drawn; those that are: {', '.join(GENERAL_KINDS)}")
+    return draw_general(rng, is_adversarial={GENERAL: None, ADVERSARIAL: True, AGREEING: False}[name])
 
 
 def _split_evenly(name: str, sources: int, routes: int) -> tuple[int, ...]:

@@ -16,7 +16,10 @@ from dataclasses import replace
 import httpx
 import numpy as np
 
-from provgym.generators.endpoint_client import ChatClient, EndpointConfig, EndpointFailure, Message
+from provgym.generators.endpoint_client import ChatClient, Message
+from provgym.generators.endpoint_config import EndpointConfig
+from provgym.generators.endpoint_entry import CallTag, Phase
+from provgym.generators.endpoint_reply import EndpointFailure
 from provgym.generators.engine import Sampling
 from provgym.generators.episode import Episode, EpisodeTask, Turn
 from provgym.generators.scripted import finish_episode, start_episode
@@ -27,18 +30,23 @@ class EndpointPolicy:
     """Plays episodes through a chat endpoint, many at once.
 
     A failed completion ends its own episode with ``error`` and the reason; the others go on. A conversation
-    that no longer fits the server's context ends ``truncated``.
+    that no longer fits the server's context ends ``truncated``. An episode's ``usage`` tallies its answers, stored ones
+    included, so that a resumed evaluation shows the figures of an uninterrupted one; what was paid is in the ledger.
 
     Args:
         name: Shown in tables.
         config: How the endpoint is reached.
         sampling: Greedy or at a temperature.
         instructions: System text, or None for the presentation's own.
+        phase: What the ledger books the requests under.
         transport: Network edge; None is the real one.
         sleep: Waits between attempts.
 
     Attributes:
-        usage: Attempts, tokens and cache hits of everything played so far.
+        usage: The episodes' tallies, summed over everything played so far.
+
+    Raises:
+        ValueError: If the environment variable that should hold the key does not.
     """
 
     def __init__(
@@ -48,12 +56,14 @@ class EndpointPolicy:
         sampling: Sampling,
         *,
         instructions: str | None = None,
+        phase: Phase = "eval",
         transport: httpx.AsyncBaseTransport | None = None,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self.name = name
         self.usage: Counter[str] = Counter()
-        self._config, self._sampling, self._instructions = config, sampling, instructions
+        config.read_key()  # a missing key is an error now, not one error per episode later
+        self._config, self._sampling, self._instructions, self._phase = config, sampling, instructions, phase
         self._transport, self._sleep = transport, sleep
 
     def play(
@@ -100,7 +110,9 @@ class EndpointPolicy:
             messages.append({"role": "user", "content": observation})
             seed = int(np.random.SeedSequence([task.sampling_seed, len(turns)]).generate_state(1)[0] >> 1)
             try:
-                text = await client.complete(messages, self._sampling.temperature, seed, usage)
+                text = await client.complete(
+                    messages, self._sampling.temperature, seed, usage, self._tag(task, len(turns))
+                )
             except EndpointFailure as failure:
                 env.abort(Ending.TRUNCATED if failure.kind == "too_long" else Ending.ERROR)
                 error = None if failure.kind == "too_long" else str(failure)
@@ -111,6 +123,10 @@ class EndpointPolicy:
             done = terminated or truncated
         self.usage.update(usage)
         return replace(finish_episode(env, task, turns, error), usage=dict(usage))
+
+    def _tag(self, task: EpisodeTask, turn: int) -> CallTag:
+        item = f"{task.instance.instance_id} {task.presentation.mitigation}/B{task.budget} turn {turn}"
+        return CallTag(self._phase, task.member, item)
 
 
 def _run(coroutine: Coroutine[None, None, list[Episode]]) -> list[Episode]:

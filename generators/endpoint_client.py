@@ -1,99 +1,46 @@
-"""One chat completion from any OpenAI-compatible server: retried, cached, counted, and failing by kind."""
+"""Completions from any OpenAI-compatible server: retried, cached, entered in a ledger, and failing by kind."""
 
 from __future__ import annotations
 
 import asyncio
-import email.utils
 import hashlib
 import json
-import os
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Literal
+from typing import Any, NamedTuple
 
-import diskcache
 import httpx
 import tenacity
-from pydantic import BaseModel, ConfigDict, Field
 
-FailureKind = Literal[
-    "rate_limited",
-    "timeout",
-    "connection",
-    "server",
-    "refused",
-    "too_long",
-    "malformed",
-    "no_choices",
-    "no_content",
-]
-_RETRIED: frozenset[FailureKind] = frozenset(["rate_limited", "timeout", "connection", "server"])
+from provgym.generators.endpoint_cache import CACHE_FORMAT, CompletionCache
+from provgym.generators.endpoint_config import EndpointConfig
+from provgym.generators.endpoint_entry import CallTag, LedgerEntry, finished, new_entry
+from provgym.generators.endpoint_ledger import Ledger
+from provgym.generators.endpoint_reply import (
+    RETRIED,
+    Completion,
+    EndpointFailure,
+    FailureKind,
+    Reply,
+    read_reply,
+)
+
 Message = dict[str, str]
+MAX_REPLY_BYTES = 16 * 1024 * 1024
+"""A longer reply is no chat completion."""
+
+_JSON = {"content-type": "application/json"}
+_SAYS_SERVER_WORKS: frozenset[FailureKind] = frozenset(["too_long", "malformed", "no_choices", "no_content"])
 
 
-class EndpointConfig(BaseModel):
-    """How an endpoint is reached.
+class _Call(NamedTuple):
+    """One completion that is being asked for."""
 
-    Attributes:
-        base_url: Up to and including the version, such as ``http://localhost:8000/v1``.
-        model: Name that the server knows.
-        api_key_env: Environment variable that holds the key; unset or empty sends none. Keys are never
-            stored.
-        timeout_s: Of one attempt.
-        max_attempts: Per completion, the first included.
-        max_wait_s: Longest wait between attempts; a server that asks for more (Retry-After) counts as failed.
-        max_concurrency: Requests in flight.
-        max_tokens: Per completion.
-        sends_seed: Whether the request names a seed; some servers refuse it. The cache always tells seeds
-            apart.
-        cache_dir: Folder of finished completions, so that none is paid for twice; None keeps none.
-        extra_body: Further request fields, such as ``{"chat_template_kwargs": {"enable_thinking": false}}``.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    base_url: str = Field(pattern=r"^https?://")
-    model: str = Field(min_length=1)
-    api_key_env: str = "OPENAI_API_KEY"
-    timeout_s: float = Field(default=60.0, gt=0)
-    max_attempts: int = Field(default=5, ge=1)
-    max_wait_s: float = Field(default=60.0, ge=0)
-    max_concurrency: int = Field(default=16, ge=1)
-    max_tokens: int = Field(default=256, ge=1)
-    sends_seed: bool = True
-    cache_dir: Path | None = None
-    extra_body: dict[str, Any] = Field(default_factory=dict)
-
-
-class EndpointFailure(Exception):
-    """A completion that could not be had.
-
-    Attributes:
-        kind: What went wrong.
-        retry_after_s: What the server asked to wait, or None.
-    """
-
-    def __init__(self, kind: FailureKind, detail: str, retry_after_s: float | None = None) -> None:
-        super().__init__(f"{kind}: {detail}")
-        self.kind = kind
-        self.retry_after_s = retry_after_s
-
-
-@dataclass(frozen=True, slots=True)
-class Completion:
-    """One answer.
-
-    Attributes:
-        text: As written, also when it was cut at ``max_tokens``.
-        usage: ``prompt_tokens`` and ``completion_tokens`` as the server counted them, ``usage_missing`` if it
-            did not, ``cut`` if the text was cut, and ``attempts`` or ``cached``.
-    """
-
-    text: str
-    usage: Mapping[str, int]
+    key: str
+    payload: Mapping[str, Any]
+    tag: CallTag
+    usage: Counter[str]
 
 
 class ChatClient:
@@ -103,6 +50,10 @@ class ChatClient:
         config: How the endpoint is reached.
         transport: Network edge; None is the real one.
         sleep: Waits between attempts.
+
+    Raises:
+        ValueError: If the key's variable is unset, or cache or ledger are of another format.
+        OSError: If cache or ledger can't be written.
     """
 
     def __init__(
@@ -112,160 +63,183 @@ class ChatClient:
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self._config, self._sleep = config, sleep
-        key = os.environ.get(config.api_key_env, "")
+        self._url = f"{config.base_url}/chat/completions"
+        self._key = config.read_key()
+        self._cache = None if config.cache_dir is None else CompletionCache(config.cache_dir)
+        self._ledger = None if config.ledger is None else Ledger(config.ledger)
         self._http = httpx.AsyncClient(
             transport=transport,
             timeout=config.timeout_s,
-            headers={"Authorization": f"Bearer {key}"} if key else {},
+            follow_redirects=False,  # the key goes to base_url and nowhere else
+            headers={"Authorization": f"Bearer {self._key}"} if self._key else {},
             limits=httpx.Limits(max_connections=config.max_concurrency),
         )
-        self._cache = None if config.cache_dir is None else diskcache.Cache(str(config.cache_dir))
         self._slots = asyncio.Semaphore(config.max_concurrency)
+        self._failed_in_a_row = 0
+        self._last_failure = ""
 
     async def __aenter__(self) -> ChatClient:
         """Return the client."""
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Close connections and cache."""
+        """Close connections, cache and ledger."""
         await self._http.aclose()
-        if self._cache is not None:
-            self._cache.close()
+        for file in (self._cache, self._ledger):
+            if file is not None:
+                file.close()
 
-    async def complete(self, messages: list[Message], temperature: float, seed: int, usage: Counter[str]) -> str:
+    async def complete(
+        self,
+        messages: list[Message],
+        temperature: float,
+        seed: int,
+        usage: Counter[str],
+        tag: CallTag | None = None,
+    ) -> str:
         """Return the answer to a conversation.
 
         Args:
             messages: The conversation so far.
             temperature: 0 is greedy.
-            seed: Tells replicates apart, and is sent if the config says so.
-            usage: Every attempt, token and cache hit is added to it, also when the completion fails.
+            seed: Tells samples apart, and is sent if the config says so.
+            usage: Tallied, also when the completion fails: ``attempts``; of the answer, whether it was asked for now or
+                stored before, ``prompt_tokens`` and ``completion_tokens`` as the server counted them, or
+                ``usage_missing``; ``cut`` if it was cut at the token limit; ``cached`` if it was stored before.
+            tag: For what, and which repeat; repeats are never answered by each other's stored completion.
 
         Raises:
             EndpointFailure: If no answer could be had.
+            OSError: If an answer can't be stored, such as on a full disk.
         """
-        payload = {
-            **self._config.extra_body,
-            "model": self._config.model,
-            "messages": messages,
-            "temperature": temperature,
-            "max_tokens": self._config.max_tokens,
-        }
-        key = _content_key(self._config.base_url, payload, seed)
-        stored = None if self._cache is None else self._cache.get(key)
-        if stored is not None:
-            usage["cached"] += 1
-            return str(stored)
-        if self._config.sends_seed:
-            payload["seed"] = seed
-        async with self._slots:
-            completion = await self._with_retries(payload, usage)
-        usage.update(completion.usage)
-        if self._cache is not None:
-            self._cache.set(key, completion.text)
+        call = self._call(messages, temperature, seed, usage, tag or CallTag())
+        completion = self._stored(call)
+        if completion is None and self._cache is not None:
+            async with self._cache.alone(call.key):
+                completion = self._stored(call) or await self._ask(call)
+        elif completion is None:
+            completion = await self._ask(call)
+        usage.update(completion.counts)
         return completion.text
 
-    async def _with_retries(self, payload: Mapping[str, Any], usage: Counter[str]) -> Completion:
+    def _call(self, messages: list[Message], temperature: float, seed: int, usage: Counter[str], tag: CallTag) -> _Call:
+        config = self._config
+        payload: dict[str, Any] = {
+            **config.extra_body,
+            "model": config.model,
+            "messages": list(messages),
+            config.max_tokens_field: config.max_tokens,
+        }
+        if config.sends_temperature:
+            payload["temperature"] = temperature
+        # The digest holds temperature, seed and replicate whether they are sent or not.
+        text = json.dumps(
+            [CACHE_FORMAT, config.base_url, payload, temperature, seed, tag.replicate], sort_keys=True, allow_nan=False
+        )
+        if config.sends_seed:
+            payload["seed"] = seed
+        return _Call(hashlib.sha256(text.encode("ascii")).hexdigest(), payload, tag, usage)
+
+    def _stored(self, call: _Call) -> Completion | None:
+        found = None if self._cache is None else self._cache.get(call.key)
+        if found is not None:
+            call.usage["cached"] += 1
+        return found
+
+    async def _ask(self, call: _Call) -> Completion:
+        """Ask the server, within the bounds on requests in flight and on time."""
+        async with self._slots:
+            if self._failed_in_a_row >= self._config.give_up_after:
+                raise EndpointFailure(
+                    "given_up", f"{self._failed_in_a_row} completions in a row failed, the last by {self._last_failure}"
+                )
+            try:
+                async with asyncio.timeout(self._config.deadline_s):
+                    completion = await self._with_retries(call)
+            except (EndpointFailure, TimeoutError) as error:
+                failure = error if isinstance(error, EndpointFailure) else self._deadline_passed()
+                works = failure.kind in _SAYS_SERVER_WORKS
+                self._failed_in_a_row = 0 if works else self._failed_in_a_row + 1
+                self._last_failure = str(failure)
+                raise failure from None
+            self._failed_in_a_row = 0
+            return completion
+
+    def _deadline_passed(self) -> EndpointFailure:
+        detail = f"{self._url} gave no answer within {self._config.deadline_s:g} s, all attempts together"
+        return EndpointFailure("deadline", detail)
+
+    async def _with_retries(self, call: _Call) -> Completion:
         retrying = tenacity.AsyncRetrying(
-            stop=tenacity.stop_after_attempt(self._config.max_attempts),
-            wait=self._wait,
+            stop=tenacity.stop_any(
+                tenacity.stop_after_attempt(self._config.max_attempts),
+                tenacity.stop_before_delay(self._config.deadline_s),
+            ),
+            wait=lambda state: self._wait(state, call.key),
             retry=tenacity.retry_if_exception(self._is_worth_retrying),
             sleep=self._sleep,
             reraise=True,
         )
         async for attempt in retrying:
             with attempt:
-                usage["attempts"] += 1
-                return await self._attempt(payload)
+                return await self._attempt(call, attempt.retry_state.attempt_number)
         raise AssertionError("tenacity either returns or raises")
 
     def _is_worth_retrying(self, error: BaseException) -> bool:
-        if not isinstance(error, EndpointFailure) or error.kind not in _RETRIED:
+        if not isinstance(error, EndpointFailure) or error.kind not in RETRIED:
             return False
         return error.retry_after_s is None or error.retry_after_s <= self._config.max_wait_s
 
-    def _wait(self, state: tenacity.RetryCallState) -> float:
-        """Return what the server asked for, else 1, 2, 4 ... seconds within the limit."""
+    def _wait(self, state: tenacity.RetryCallState, key: str) -> float:
+        """Return what the server asked for, else 1, 2, 4 ... seconds within the limit, less up to half of it.
+
+        What is taken off comes from the call's digest: calls that failed together come back apart, and repeatably.
+        """
         error = None if state.outcome is None else state.outcome.exception()
         if isinstance(error, EndpointFailure) and error.retry_after_s is not None:
             return error.retry_after_s
-        return float(min(2.0 ** (state.attempt_number - 1), self._config.max_wait_s))
+        longest = float(min(2.0 ** (state.attempt_number - 1), self._config.max_wait_s))
+        return longest * (1.0 - int(key[:8], 16) / 2**33)
 
-    async def _attempt(self, payload: Mapping[str, Any]) -> Completion:
-        url = f"{self._config.base_url.rstrip('/')}/chat/completions"
+    async def _attempt(self, call: _Call, number: int) -> Completion:
+        """Send one request; its ledger line stands before it leaves and is filled in after the answer is stored."""
+        entry = new_entry(call.key, number, call.tag, self._config.model, self._url)
+        if self._ledger is not None:
+            self._ledger.open_line(entry)
+        call.usage["attempts"] += 1
+        start = time.monotonic()
+        result: Completion | EndpointFailure | None = None
         try:
-            # The whole exchange has one deadline: a server that trickles bytes would never run into httpx's
-            # own.
-            async with asyncio.timeout(self._config.timeout_s):
-                response = await self._http.post(url, json=payload)
-        except (TimeoutError, httpx.TimeoutException) as error:
-            raise EndpointFailure("timeout", f"{url} gave no answer in {self._config.timeout_s:g} s") from error
-        except httpx.HTTPError as error:
-            raise EndpointFailure("connection", f"{url}: {type(error).__name__}: {error}") from error
-        if response.status_code != 200:
-            raise _status_failure(url, response)
-        return _read_completion(url, response)
+            result = read_reply(await self._exchange(call.payload))
+            if self._cache is not None:
+                self._cache.put(call.key, result)
+            return result
+        except EndpointFailure as failure:
+            result = failure.without(self._key)
+            raise result from None
+        finally:
+            self._close_line(finished(entry, time.monotonic() - start, result))
 
+    def _close_line(self, entry: LedgerEntry) -> None:
+        if self._ledger is not None:
+            self._ledger.close_line(entry)
 
-def _status_failure(url: str, response: httpx.Response) -> EndpointFailure:
-    status = response.status_code
-    detail = f"{url} answered HTTP {status}: {response.text[:300]}"
-    if status == 429:
-        return EndpointFailure("rate_limited", detail, _retry_after(response))
-    if status in (408, 409, 425) or status >= 500:
-        return EndpointFailure("server", detail, _retry_after(response))
-    if status == 400 and any(mark in response.text for mark in ("context_length", "context length", "max_model_len")):
-        return EndpointFailure("too_long", detail)
-    return EndpointFailure("refused", detail)
-
-
-def _retry_after(response: httpx.Response) -> float | None:
-    """Return the Retry-After header in seconds; it holds seconds or a date."""
-    value = response.headers.get("retry-after")
-    if value is None:
-        return None
-    try:
-        return max(0.0, float(value))
-    except ValueError:
-        pass
-    try:
-        return max(0.0, email.utils.parsedate_to_datetime(value).timestamp() - time.time())
-    except ValueError:
-        return None
-
-
-def _read_completion(url: str, response: httpx.Response) -> Completion:
-    """Read a chat completion; tool calls become the JSON that the environment reads."""
-    try:
-        body = response.json()
-        choices = body["choices"]
-        choice = choices[0] if choices else None
-        message = None if choice is None else choice["message"]
-        calls = None if message is None else message.get("tool_calls")
-        text = None if message is None else message.get("content")
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise EndpointFailure("malformed", f"{url}: no chat completion: {response.text[:300]}") from error
-    if choice is None:
-        raise EndpointFailure("no_choices", f"{url} answered HTTP 200 with an empty list of choices")
-    if not text and isinstance(calls, list) and calls and isinstance(calls[0], dict):
-        text = json.dumps(calls[0].get("function"))
-    if not isinstance(text, str):
-        raise EndpointFailure("no_content", f"{url} answered HTTP 200 with content {text!r}")
-    # A lone surrogate is legal JSON but can't be sent back: it becomes a replacement character.
-    text = text.encode("utf-8", "replace").decode("utf-8")
-    return Completion(text, _read_usage(body.get("usage"), choice.get("finish_reason") == "length"))
-
-
-def _read_usage(usage: Any, is_cut: bool) -> dict[str, int]:
-    counts = {"cut": 1} if is_cut else {}
-    if not isinstance(usage, dict):
-        return {**counts, "usage_missing": 1}
-    for name in ("prompt_tokens", "completion_tokens"):
-        if isinstance(usage.get(name), int):
-            counts[name] = usage[name]
-    return counts
-
-
-def _content_key(base_url: str, payload: Mapping[str, Any], seed: int) -> str:
-    text = json.dumps([base_url, payload, seed], sort_keys=True, ensure_ascii=False)
-    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+    async def _exchange(self, payload: Mapping[str, Any]) -> Reply:
+        content = json.dumps(payload).encode("ascii")  # whatever a text holds, lone surrogates too, can be sent
+        body = bytearray()
+        try:
+            # The whole exchange has one deadline: a server that trickles bytes would never run into httpx's own.
+            async with (
+                asyncio.timeout(self._config.timeout_s),
+                self._http.stream("POST", self._url, content=content, headers=_JSON) as response,
+            ):
+                async for chunk in response.aiter_bytes():
+                    body += chunk
+                    if len(body) > MAX_REPLY_BYTES:
+                        detail = f"{self._url} answered with more than {MAX_REPLY_BYTES} bytes"
+                        raise EndpointFailure("malformed", detail, None, response.status_code)
+        except (TimeoutError, httpx.TimeoutException):
+            raise EndpointFailure("timeout", f"{self._url} gave no answer in {self._config.timeout_s:g} s") from None
+        except (httpx.HTTPError, httpx.StreamError) as error:
+            raise EndpointFailure("connection", f"{self._url}: {type(error).__name__}: {error}") from None
+        return Reply(self._url, response.status_code, response.headers, bytes(body))

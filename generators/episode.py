@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from provgym.envs.presentation import PresentationConfig
 from provgym.envs.provenance import Instance
-from provgym.envs.walk_text import TraceEntry
+from provgym.envs.walk_text import GraphWalkTextEnv, TraceEntry
 from provgym.rewards.outcome import WalkOutcome, outcome_as_dict, outcome_from_dict
 
 
@@ -31,6 +31,10 @@ class EpisodeTask:
     presentation_seed: int
     sampling_seed: int
     member: int = 0
+
+    def environment(self) -> GraphWalkTextEnv:
+        """Return the environment that the episode is played in, not yet begun; other tasks have other ones."""
+        return GraphWalkTextEnv([self.instance], budget=self.budget, presentation=self.presentation)
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,12 @@ from provgym.generators.splits import check_instances
 
 ExportFormat = Literal["jsonl", "parquet", "both"]
 CARD_NAME = "dataset.json"
+UNFINISHED = ".dataset.unfinished"
+"""Stands where the card will, until it is written: what lies beside it may be half an export."""
+MAX_INSTANCES = 1_000_000
+"""Most instances of one export: a split's are held in memory."""
 FORMAT_VERSION = 1
+_SUFFIXES = (".jsonl", ".parquet")
 DEFAULT_CONDITIONS = (*CONFLICT_CONDITIONS, GENERAL)
 
 
@@ -52,7 +57,8 @@ def export_graphecho(
     """Generate claims and write their instances, one claim file per split.
 
     Args:
-        folder: Where to; made if it is missing. Files of the same names are replaced.
+        folder: Where to; made if it is missing. The files of an earlier export there are replaced, and those that
+            this one doesn't have are removed.
         seed: What the claims are generated from, >= 0.
         splits: Base claims per split; a split of size 0 gets no file.
         conditions: Names of :mod:`provgym.generators.conditions`, each once.
@@ -62,13 +68,13 @@ def export_graphecho(
     Raises:
         ValueError: If a size, a condition, ``general_draws`` or ``file_format`` is impossible; then
             nothing is written.
+        FileExistsError: If the folder holds claim files that are of no export.
         OSError: If the disk is full or the folder cannot be written; no half file is left.
     """
     _check_request(splits, conditions, general_draws, file_format)
     generated = GraphEcho.generate(seed, splits)
     suffixes = ("jsonl", "parquet") if file_format == "both" else (file_format,)
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / CARD_NAME).unlink(missing_ok=True)  # an old card must not vouch for new files
+    earlier = _open_folder(folder)
     files: list[Path] = []
     cards: dict[str, Any] = {}
     for split in (name for name, size in splits.items() if size):
@@ -86,9 +92,27 @@ def export_graphecho(
         "general_draws": general_draws if GENERAL in conditions else 0,
         "splits": cards,
     }
+    for path in earlier - set(files):
+        path.unlink()
     with atomic_file(folder / CARD_NAME) as file:
         file.write(json.dumps(card, indent=2, ensure_ascii=False).encode("utf-8") + b"\n")
+    (folder / UNFINISHED).unlink()
     return Export(folder, tuple(files), card)
+
+
+def _open_folder(folder: Path) -> set[Path]:
+    """Make the folder, and return the claim files that an earlier export, finished or not, left in it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = [folder / f"{split}{suffix}" for split in SPLITS for suffix in _SUFFIXES]
+    found = [path for path in paths if path.is_file()]
+    if found and not (folder / CARD_NAME).is_file() and not (folder / UNFINISHED).is_file():
+        raise FileExistsError(
+            f"{folder} holds {found[0].name}, and no {CARD_NAME} that says it was exported here; choose another "
+            "folder, or move that file away"
+        )
+    (folder / UNFINISHED).touch()
+    (folder / CARD_NAME).unlink(missing_ok=True)  # an old card must not vouch for new files
+    return set(found)
 
 
 def load_export(folder: Path) -> dict[str, list[Instance]]:
@@ -141,6 +165,12 @@ def _check_request(splits: Mapping[str, int], conditions: Sequence[str], general
     for name in conditions:
         if name != GENERAL:
             parse_condition(name)
+    each = sum(general_draws if name == GENERAL else 1 for name in conditions)
+    if sum(splits.values()) * each > MAX_INSTANCES:
+        raise ValueError(
+            f"{sum(splits.values())} claims with {each} instances each are {sum(splits.values()) * each}, expected at "
+            f"most {MAX_INSTANCES} in all: ask for fewer claims, conditions or general draws"
+        )
 
 
 def _instances(generated: GraphEcho, split: str, conditions: Sequence[str], general_draws: int) -> list[Instance]:

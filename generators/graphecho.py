@@ -17,12 +17,22 @@ from typing import NamedTuple
 import numpy as np
 
 from provgym.envs.provenance import REPRESENTATION_KINDS, Atom, Claim, EvidenceGraph, Instance, Route, Stance
-from provgym.generators.conditions import GENERAL, MAX_SOURCES, Condition, draw_general, parse_condition
+from provgym.generators.conditions import (
+    GENERAL,
+    GENERAL_KINDS,
+    MAX_SOURCES,
+    Condition,
+    draw_condition,
+    parse_condition,
+)
 from provgym.generators.seeds import Purpose, derive_rng
 from provgym.generators.splits import check_splits
 
 SPLITS: Mapping[str, int] = {"train": 500, "dev": 100, "test": 200}
 """Base claims of each split in the paper."""
+
+MAX_CLAIMS = 500_000
+"""Most base claims of one set (ours): a larger one does not fit into a laptop's memory."""
 
 DOMAINS: Mapping[str, tuple[str, ...]] = {
     "biomedicine": ("survival", "clearance", "tolerance", "uptake"),
@@ -74,13 +84,19 @@ class GraphEcho:
 
         Args:
             seed: Any integer >= 0.
-            splits: Base claims per split; any number.
+            splits: Base claims per split, at most ``MAX_CLAIMS`` in all.
 
         Raises:
-            ValueError: If a size is negative, all are 0, or splits share a claim, an entity or a source.
+            ValueError: If a size is negative, all are 0, there are more than ``MAX_CLAIMS`` in all, or splits share a
+                claim, an entity or a source.
         """
         if any(size < 0 for size in splits.values()) or not any(splits.values()):
             raise ValueError(f"splits {dict(splits)} must hold sizes >= 0, one of them positive")
+        if sum(splits.values()) > MAX_CLAIMS:
+            raise ValueError(
+                f"splits {dict(splits)} hold {sum(splits.values())} claims, expected at most {MAX_CLAIMS}: they are "
+                "held in memory; ask for fewer, or for several sets under different seeds"
+            )
         rng = derive_rng(seed, Purpose.CLAIMS)
         names = _names(rng)
         split_of = [split for split, size in splits.items() for _ in range(size)]
@@ -116,9 +132,9 @@ class GraphEcho:
         stream, so that C1's two atoms stand in C2, C2R, C3 and C4 too.
         """
         number = int(base.claim.claim_id.rsplit("-", 1)[1])
-        if condition == GENERAL:
+        if condition in GENERAL_KINDS:
             rng = derive_rng(self.seed, Purpose.CONDITION, number, draw)
-            drawn = draw_general(rng)
+            drawn = draw_condition(condition, rng)
             return build_instance(base, drawn, rng, f"{base.claim.claim_id}/{GENERAL}-{draw}:{drawn.name}", GENERAL)
         rng = derive_rng(self.seed, Purpose.CONDITION, number, 0)
         return build_instance(base, parse_condition(condition), rng, f"{base.claim.claim_id}/{condition}", condition)

@@ -23,8 +23,8 @@ class Walker(Protocol):
 
 
 def start_episode(task: EpisodeTask) -> GraphWalkTextEnv:
-    """Return a text environment with the task's episode begun."""
-    env = GraphWalkTextEnv([task.instance], budget=task.budget, presentation=task.presentation)
+    """Return the task's environment with its episode begun."""
+    env = task.environment()
     env.reset(seed=task.presentation_seed, options={"instance": 0})
     return env
 

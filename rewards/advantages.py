@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
+AdvantageScale = Literal["group", "batch", "none"]
+"""What centred rewards are divided by: the standard deviation of their group, that of the whole step, or nothing."""
 
 
 class GroupAdvantages(NamedTuple):
@@ -23,16 +26,17 @@ class GroupAdvantages(NamedTuple):
 
 
 def group_advantages(
-    rewards: NDArray[np.floating], group_size: int, *, scale_by_std: bool = True, epsilon: float = 0.0
+    rewards: NDArray[np.floating], group_size: int, *, scale: AdvantageScale = "group", epsilon: float = 0.0
 ) -> GroupAdvantages:
-    """Centre each reward on the mean of its group, and divide by the group's sample standard deviation.
+    """Centre each reward on the mean of its group, and divide by a sample standard deviation.
 
     Shapes: B prompts, G trajectories per prompt.
 
     Args:
         rewards: (B*G,) float; the G trajectories of a prompt are adjacent. NaN = not scored, which is not 0.
         group_size: G, at least 2.
-        scale_by_std: Divide by the sample standard deviation (GRPO) or not (Dr. GRPO, arXiv:2503.20783).
+        scale: Divide by the sample standard deviation of the group (GRPO), by that of all scored rewards (Lite PPO,
+            arXiv:2508.08221: a group that differs little then counts for little), or not (Dr. GRPO, arXiv:2503.20783).
         epsilon: Added to the standard deviation.
 
     Returns:
@@ -62,8 +66,10 @@ def group_advantages(
     low = np.where(scored, grouped, np.inf).min(axis=1, keepdims=True)
     high = np.where(scored, grouped, -np.inf).max(axis=1, keepdims=True)
     flat = (count < 2) | (high <= low)
-    if scale_by_std:
+    if scale == "group":
         std = np.sqrt((centred**2).sum(axis=1, keepdims=True) / np.maximum(count - 1, 1))
         centred = centred / np.where(flat, 1.0, std + epsilon)
+    elif scale == "batch" and not flat.all():
+        centred = centred / (float(grouped[scored].std(ddof=1)) + epsilon)
     values = np.where(flat, 0.0, centred)
     return GroupAdvantages(values.reshape(-1), int(flat.sum()), np.flatnonzero(~scored.reshape(-1)))

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from provgym.rewards.advantages import AdvantageScale
 from provgym.rewards.outcome import WalkOutcome
 from provgym.rewards.rubric import Rubric
 
@@ -63,8 +64,44 @@ def step_rewards(
     return rewards
 
 
+def shaping_rewards(potentials: Sequence[float], *, is_repaid: bool = False) -> NDArray[np.float64]:
+    """Return what each action adds to a potential of the state: ``phi(after) - phi(before)``, discount 1.
+
+    Shapes: A actions, A + 1 states.
+
+    Args:
+        potentials: (A + 1,) phi before the first action and after each action.
+        is_repaid: Let the last action pay everything back, as if the end's potential were that of the start. Only so
+            does shaping leave the best policy as it was. Without, the sum is what the walk gained.
+
+    Returns:
+        (A,) rewards. They telescope: their sum is ``phi(end) - phi(start)``, or 0 if repaid, whatever was done in
+        between. So under advantages of whole trajectories they say no more than a term at the end would.
+
+    Raises:
+        ValueError: If there is no action.
+
+    Source:
+        Ng, Harada and Russell, Policy invariance under reward transformations, ICML 1999.
+
+    Example:
+        >>> shaping_rewards([0.0, 0.5, 0.5, 1.0]).tolist(), shaping_rewards([0.0, 0.5, 1.0], is_repaid=True).tolist()
+        ([0.5, 0.0, 0.5], [0.5, -0.5])
+    """
+    if len(potentials) < 2:
+        raise ValueError(f"need the potential before and after one action at least, found {len(potentials)} potentials")
+    ends = np.array(potentials, dtype=np.float64)
+    if is_repaid:
+        ends[-1] = ends[0]
+    return np.diff(ends)
+
+
 def step_advantages(
-    rewards: Sequence[NDArray[np.float64] | None], group_size: int, *, scale_by_std: bool = True, epsilon: float = 0.0
+    rewards: Sequence[NDArray[np.float64] | None],
+    group_size: int,
+    *,
+    scale: AdvantageScale = "group",
+    epsilon: float = 0.0,
 ) -> list[NDArray[np.float64]]:
     """Return each action's return-to-go, centred on the group's at the same step.
 
@@ -75,7 +112,7 @@ def step_advantages(
     Args:
         rewards: (B*G,) step rewards, the G trajectories of a prompt adjacent; None = not scored.
         group_size: G, at least 2.
-        scale_by_std: Divide by the sample standard deviation of the group's totals.
+        scale: Divide by the sample standard deviation of the group's totals, by that of all totals, or not.
         epsilon: Added to it.
 
     Returns:
@@ -84,25 +121,51 @@ def step_advantages(
     Raises:
         ValueError: If ``group_size`` < 2 or does not divide the number of trajectories.
     """
-    if group_size < 2 or len(rewards) % group_size:
-        raise ValueError(f"{len(rewards)} trajectories do not split into groups of group_size={group_size} >= 2")
     advantages: list[NDArray[np.float64]] = []
-    for start in range(0, len(rewards), group_size):
-        advantages += _group(rewards[start : start + group_size], scale_by_std, epsilon)
+    for group, divisor in groups_to_go(rewards, group_size, scale=scale, epsilon=epsilon):
+        advantages += _same_step(group, divisor)
     return advantages
 
 
-def _group(
-    rewards: Sequence[NDArray[np.float64] | None], scale_by_std: bool, epsilon: float
-) -> list[NDArray[np.float64]]:
+def groups_to_go(
+    rewards: Sequence[NDArray[np.float64] | None], group_size: int, *, scale: AdvantageScale, epsilon: float
+) -> list[tuple[list[NDArray[np.float64]], float | None]]:
+    """Return the returns-to-go of each group (discount 1), and what its advantages are divided by.
+
+    Shapes: as in :func:`step_advantages`.
+
+    Returns:
+        Per group: (A_i,) returns-to-go, empty for a trajectory that is not scored or has no action; and the divisor,
+        None for a group that teaches nothing because its totals have no spread.
+
+    Raises:
+        ValueError: If ``group_size`` < 2 or does not divide the number of trajectories.
+    """
+    if group_size < 2 or len(rewards) % group_size:
+        raise ValueError(f"{len(rewards)} trajectories do not split into groups of group_size={group_size} >= 2")
     to_go = [np.zeros(0) if r is None else np.cumsum(r[::-1])[::-1] for r in rewards]
-    scored = [g for g in to_go if g.size]
-    totals = np.array([g[0] for g in scored])
-    if len(scored) < 2 or np.ptp(totals) <= 1e-9:
+    totals_of_all = [g[0] for g in to_go if g.size]
+    spread_of_all = float(np.std(totals_of_all, ddof=1)) if scale == "batch" and len(totals_of_all) > 1 else 0.0
+    found: list[tuple[list[NDArray[np.float64]], float | None]] = []
+    for start in range(0, len(to_go), group_size):
+        group = to_go[start : start + group_size]
+        totals = np.array([g[0] for g in group if g.size])
+        if len(totals) < 2 or np.ptp(totals) <= 1e-9:
+            found.append((group, None))
+        elif scale == "group":
+            found.append((group, float(totals.std(ddof=1)) + epsilon))
+        else:
+            found.append((group, spread_of_all + epsilon if scale == "batch" else 1.0))
+    return found
+
+
+def _same_step(to_go: Sequence[NDArray[np.float64]], divisor: float | None) -> list[NDArray[np.float64]]:
+    """Centre returns-to-go on the mean of the group at the same step."""
+    if divisor is None:
         return [np.zeros_like(g) for g in to_go]
+    scored = [g for g in to_go if g.size]
     longest = max(g.size for g in scored)
     # A member that has ended carries its last return on.
     table = np.array([np.concatenate([g, np.full(longest - g.size, g[-1])]) for g in scored])  # (scored, A)
     baseline = table.mean(axis=0)  # (A,)
-    scale = float(totals.std(ddof=1)) + epsilon if scale_by_std else 1.0
-    return [(g - baseline[: g.size]) / scale for g in to_go]
+    return [(g - baseline[: g.size]) / divisor for g in to_go]

@@ -2,6 +2,7 @@
 
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -48,3 +49,37 @@ def shared_data() -> Path:
     if not folder.is_dir():
         pytest.skip(f"no shared data at {folder}; PROVGYM_SHARED_DATA=FOLDER names another place")
     return folder
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[int, str, str]]:
+    """Run a command line in an empty folder; returns its status, what it said and what it complained about."""
+    from typer.testing import CliRunner
+
+    from provgym.cli import app
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.delenv("PROVGYM_DEBUG", raising=False)
+
+    def invoke(*words: str) -> tuple[int, str, str]:
+        result = CliRunner().invoke(app, list(words))
+        return result.exit_code, result.stdout, result.stderr
+
+    return invoke
+
+
+@pytest.fixture
+def refusal(run: Callable[..., tuple[int, str, str]]) -> Callable[..., str]:
+    """Run a command line that must be refused: status 2 and one line, which is returned."""
+
+    def invoke(*words: str) -> str:
+        status, _, complaint = run(*words)
+        assert status == 2, complaint
+        lines = [line for line in complaint.splitlines() if line.startswith("error: ")]
+        assert len(lines) == 1, complaint
+        assert "Traceback" not in complaint
+        assert "Usage" not in complaint
+        return lines[0]
+
+    return invoke

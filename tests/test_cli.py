@@ -19,6 +19,7 @@ from provgym.generators.tiny import build_model, build_tokenizer
 COMMANDS = (
     "papt",
     "papt-seeds",
+    "study",
     "warm-start",
     "version",
     "eval walk",
@@ -86,7 +87,7 @@ def test_version(run: Callable[..., Answer]) -> None:
         ("eval walk --policy naive --moves short", "moves: Input should be 'labelled' or 'aliases'; found 'short'"),
         ("eval walk --policy naive --source-labels long", "'short', 'shuffled' or 'real'; found 'long'"),
         ("eval walk --policy naive --preview-ids never", "'shown' or 'visited'; found 'never'"),
-        ("eval walk --policy naive --samples 3", "samples=3 with greedy decoding"),
+        ("eval walk --policy naive --samples 3", "--samples 3 would play one episode 3 times; add --sampled"),
         ("eval walk --policy naive --temperature 0.5", "add --sampled"),
         ("eval walk --policy naive --claims a.jsonl --scifact b", "--claims and --scifact exclude each other"),
         ("eval walk --policy naive --claims nowhere.jsonl", "nowhere.jsonl does not exist"),
@@ -107,6 +108,7 @@ def test_version(run: Callable[..., Answer]) -> None:
         ("data check nowhere.jsonl", "nowhere.jsonl does not exist"),
         ("warm-start --config nowhere.yaml", "configuration file nowhere.yaml does not exist"),
         (f"warm-start --config {SOURCE}", "is unknown"),
+        (f"warm-start --config {SOURCE} --kind chta", "key 'kind': Input should be 'tiny' or 'chat'; found 'chta'"),
         ("papt --config nowhere.yaml", "configuration file nowhere.yaml does not exist"),
         (f"papt --config {SOURCE} --optim.learing_rate 1", "did you mean 'optim.learning_rate'?"),
         (f"papt-seeds --config {SOURCE} --seeds 1", "at least two seeds"),
@@ -285,7 +287,7 @@ def test_check_names_every_bad_line(run: Callable[..., Answer], tmp_path: Path) 
     assert answer.status == 2
     assert "bad.jsonl, line 1: field 'claim' is missing" in answer.text
     assert "bad.jsonl, line 2: found null" in answer.text
-    assert "error: 2 bad lines, 0 instances" in answer.error
+    assert "error: bad.jsonl: 2 bad lines, 0 instances; the first: bad.jsonl, line 1: field 'claim'" in answer.error
 
 
 def test_passed_on_words_reach_the_trainer(run: Callable[..., Answer], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -317,3 +319,26 @@ def test_warm_start_command(run: Callable[..., Answer], tmp_path: Path) -> None:
     assert answer.status == 0, answer.error
     assert "--model.path start" in answer.text
     assert run("eval", "walk", "-p", "start", "--limit", "1", "--conditions", "C1").status == 0
+
+
+def test_warm_start_command_of_a_chat_model(
+    run: Callable[..., Answer], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``kind: chat`` in the file chooses the other warm start; what follows on the command line beats the file."""
+    import provgym.trainers.chat_warm_start
+    from provgym.trainers.chat_warm_start import ChatWarmStartConfig
+
+    seen: list[ChatWarmStartConfig] = []
+
+    def record(config: ChatWarmStartConfig, on_step: Callable[[int, int, float], None]) -> Path:
+        seen.append(config)
+        on_step(1, 1, 0.5)
+        return config.out / "policy"
+
+    monkeypatch.setattr(provgym.trainers.chat_warm_start, "chat_warm_start", record)
+    config = SOURCE.with_name("smollm2-warm-start.yaml")
+    given = ("--model.kind", "hf", "--model.path", "my-model", "--out", "start")
+    answer = run("warm-start", "--config", str(config), *given)
+    assert answer.status == 0, answer.error
+    assert "--model.adapter start/policy" in answer.text
+    assert (seen[0].model.kind, seen[0].model.path, seen[0].steps) == ("hf", "my-model", 24)

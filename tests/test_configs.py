@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from provgym.trainers.chat_warm_start import ChatWarmStartConfig
 from provgym.trainers.config_file import load_config
 from provgym.trainers.papt_config import PaptConfig, Strict
+from provgym.trainers.study_config import StudyConfig
 from provgym.trainers.warm_start import WarmStartConfig
 
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -25,6 +27,10 @@ def model_of(name: str) -> type[Strict] | None:
     """The model of a file; accelerate's own files are checked by test_layout."""
     if name.startswith("accelerate/"):
         return None
+    if name.startswith("studies/"):
+        return StudyConfig
+    if name.endswith("smollm2-warm-start.yaml"):
+        return ChatWarmStartConfig
     return WarmStartConfig if name.endswith("warm-start.yaml") else PaptConfig
 
 
@@ -97,6 +103,15 @@ def test_source_recipe_is_one_epoch_without_general_conditions() -> None:
 def test_warm_start_file_writes_out_the_defaults() -> None:
     """The file is documentation of the defaults: it must not drift from them."""
     assert load_config(WarmStartConfig, CONFIGS / "papt/warm-start.yaml") == WarmStartConfig()
+
+
+def test_smollm2_is_warm_started_on_what_papt_shows_it() -> None:
+    """The adapter that the run starts from was made by the file beside it, on the same model, grammar and walks."""
+    start = load_config(ChatWarmStartConfig, CONFIGS / "papt/smollm2-warm-start.yaml")
+    run = load_config(PaptConfig, CONFIGS / "papt/smollm2-135m.yaml")
+    assert run.model == start.model.model_copy(update={"adapter": f"{start.out}/policy"})
+    assert (run.walk, run.lora, run.data.general_share) == (start.walk, start.lora, start.data.general_share)
+    assert start.model_copy(update={"out": ChatWarmStartConfig().out}) == ChatWarmStartConfig()
 
 
 @pytest.mark.parametrize(

@@ -49,6 +49,7 @@ def test_wheel_holds_every_source_file_and_asset(build: Build) -> None:
     patterns["configs"].append("**/*.yaml")
     patterns["envs"].append("**/*.json")
     patterns["generators"] += ["**/*.safetensors", "assets/**/*.*"]
+    patterns["eval"].append("assets/**/*.*")
     wanted = {"provgym/__init__.py", "provgym/py.typed"}
     for folder, globs in patterns.items():
         for pattern in globs:

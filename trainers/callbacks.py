@@ -128,6 +128,9 @@ def step_figures(record: StepRecord) -> dict[str, float | int | None]:
     figures["rollout/episodes"] = len(record.facts)
     figures["rollout/unscored"] = int(sum(math.isnan(t) for t in record.totals))
     figures["rollout/zero_spread_groups"] = record.zero_spread_groups
+    if record.step_partner_share is not None:
+        figures["rollout/step_partner_share"] = record.step_partner_share
+    figures["rollout/epoch"] = record.epoch
     figures["train/skipped_steps"] = int(record.is_skipped)
     figures["time/rollout_s"] = record.rollout_s
     return figures

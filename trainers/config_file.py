@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import difflib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import yaml
 from pydantic import BaseModel, ValidationError
@@ -16,8 +17,28 @@ from provgym.trainers.plain_yaml import dump_plain_yaml, load_plain_yaml
 Model = TypeVar("Model", bound=BaseModel)
 
 
+COMMAND_LINE = "command line"
+
+
 class ConfigError(ValueError):
     """A configuration that cannot be used; the message names file, key, what was found and what was expected."""
+
+
+class Given(NamedTuple):
+    """One value put on top of a file.
+
+    Attributes:
+        key: Dotted, such as ``optim.learning_rate`` or ``phases.0.steps``; ``*`` stands for every place of a list.
+        value: Replaces what stood there.
+        where: Who gave it, for error messages.
+    """
+
+    key: str
+    value: Any
+    where: str = COMMAND_LINE
+
+    def __str__(self) -> str:
+        return f"{self.where}: {'--' if self.where == COMMAND_LINE else ''}{self.key}"
 
 
 def load_config(model: type[Model], path: str | Path | None, overrides: Sequence[str] = ()) -> Model:
@@ -31,10 +52,22 @@ def load_config(model: type[Model], path: str | Path | None, overrides: Sequence
     Raises:
         ConfigError: If the file is missing or no mapping, a key is unknown, or a value is refused.
     """
+    return load_with(model, path, parse_overrides(overrides))
+
+
+def load_with(model: type[Model], path: str | Path | None, values: Sequence[Given]) -> Model:
+    """Read ``path`` (or nothing), put values on top, the later over the earlier, and validate.
+
+    Raises:
+        ConfigError: As :func:`load_config`; the message says who gave a refused value.
+    """
     data = {} if path is None else _read_yaml(Path(path))
-    given = _parse_overrides(overrides)
-    for key, value in given:
-        _put(data, key, value)
+    given: list[Given] = []
+    for wanted in values:
+        for place in _expand(data, wanted):
+            # A copy: a later value may go into this one, which belongs to the caller.
+            _put(data, place._replace(value=copy.deepcopy(place.value)))
+            given.append(place)
     try:
         return model.model_validate(data)
     except ValidationError as error:
@@ -86,8 +119,13 @@ def _read_yaml(path: Path) -> dict[str, Any]:
     return data
 
 
-def _parse_overrides(overrides: Sequence[str]) -> list[tuple[str, Any]]:
-    pairs: list[tuple[str, Any]] = []
+def parse_overrides(overrides: Sequence[str]) -> list[Given]:
+    """Read ``--optim.learning_rate 1e-4`` and ``--optim.learning_rate=1e-4`` as values put on a file.
+
+    Raises:
+        ConfigError: If a word is no key, a value is missing, or it is not YAML.
+    """
+    pairs: list[Given] = []
     rest = list(overrides)
     while rest:
         word = rest.pop(0)
@@ -99,43 +137,60 @@ def _parse_overrides(overrides: Sequence[str]) -> list[tuple[str, Any]]:
                 raise ConfigError(f"command line: --{key} lacks a value")
             text = rest.pop(0)
         try:
-            pairs.append((key.replace("-", "_"), load_plain_yaml(text)))
+            pairs.append(Given(key.replace("-", "_"), load_plain_yaml(text)))
         except yaml.YAMLError as error:
             raise ConfigError(f"command line: --{key} {text!r} is not a YAML value: {error}") from error
     return pairs
 
 
-def _put(data: dict[str, Any], key: str, value: Any) -> None:
-    *parents, last = key.split(".")
+def _expand(data: dict[str, Any], given: Given) -> list[Given]:
+    """Write ``*`` out as every place of the list that stands there."""
+    before, star, after = given.key.partition(".*")
+    if not star:
+        return [given]
+    place: Any = data
+    for part in before.split("."):
+        if isinstance(place, list) and part.isdigit() and int(part) < len(place):
+            place = place[int(part)]
+        else:
+            place = place.get(part) if isinstance(place, dict) else None
+    if not isinstance(place, list):
+        raise ConfigError(f"{given}: {before!r} holds {place!r}, expected a list for '*' to run over")
+    return [g for i in range(len(place)) for g in _expand(data, given._replace(key=f"{before}.{i}{after}"))]
+
+
+def _put(data: dict[str, Any], given: Given) -> None:
+    *parents, last = given.key.split(".")
     place: Any = data
     for parent in parents:
         if isinstance(place, list):
-            place = place[_list_index(place, parent, key)]
+            place = place[_list_index(place, parent, given)]
             continue
         if place.get(parent) is None:
             place[parent] = {}
         place = place[parent]
         if not isinstance(place, dict | list):
-            raise ConfigError(f"command line: --{key} goes into {parent!r}, which holds {place!r}, not a mapping")
+            raise ConfigError(f"{given} goes into {parent!r}, which holds {place!r}, not a mapping")
     if isinstance(place, list):
-        place[_list_index(place, last, key)] = value
+        place[_list_index(place, last, given)] = given.value
     else:
-        place[last] = value
+        place[last] = given.value
 
 
-def _list_index(place: list[Any], text: str, key: str) -> int:
+def _list_index(place: list[Any], text: str, given: Given) -> int:
     if not text.isdigit() or int(text) >= len(place):
-        raise ConfigError(f"command line: --{key}: {text!r} must be an index below {len(place)}")
+        raise ConfigError(f"{given}: {text!r} must be an index below {len(place)}")
     return int(text)
 
 
-def _place(problem: Any, path: str | Path | None, given: Sequence[tuple[str, Any]]) -> str:
-    """Say whether a value came from the command line or from the file."""
+def _place(problem: Any, path: str | Path | None, given: Sequence[Given]) -> str:
+    """Say where a value came from: the file, or whoever put it on top."""
     key = [str(part) for part in problem["loc"]]
-    from_command_line = any(
-        words[: len(key)] == key or key[: len(words)] == words for words in (k.split(".") for k, _ in given)
-    )
-    return "command line" if path is None or from_command_line else str(path)
+    for last in given[::-1]:
+        words = last.key.split(".")
+        if words[: len(key)] == key or key[: len(words)] == words:
+            return last.where
+    return COMMAND_LINE if path is None else str(path)
 
 
 def _explain(model: type[BaseModel], problem: Any) -> str:

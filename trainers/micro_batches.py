@@ -27,12 +27,23 @@ def split_by_length(batch: dict[str, Any], num_slices: int) -> list[dict[str, An
     Raises:
         ValueError: If the rows do not divide among the micro-batches.
     """
-    prompt_mask, completion_mask = batch["prompt_mask"], batch["completion_mask"]  # (B, P), (B, C)
-    rows = prompt_mask.shape[0]
+    lengths = batch["prompt_mask"].sum(dim=1) + batch["completion_mask"].sum(dim=1)  # (B,)
+    return _split(batch, torch.argsort(lengths, descending=True, stable=True), num_slices)
+
+
+def split_in_order(batch: dict[str, Any], num_slices: int) -> list[dict[str, Any]]:
+    """Split a step's rows into micro-batches of neighbours, each cut to its own widths.
+
+    For rows whose neighbours have their prompt in common; arguments and errors as of :func:`split_by_length`.
+    """
+    rows = batch["prompt_mask"]
+    return _split(batch, torch.arange(rows.shape[0], device=rows.device), num_slices)
+
+
+def _split(batch: dict[str, Any], order: Tensor, num_slices: int) -> list[dict[str, Any]]:
+    rows = len(order)
     if rows % num_slices:
         raise ValueError(f"{rows} rows do not split into {num_slices} micro-batches")
-    lengths = prompt_mask.sum(dim=1) + completion_mask.sum(dim=1)  # (B,)
-    order = torch.argsort(lengths, descending=True, stable=True)
     return [_cut(batch, chosen, rows) for chosen in order.reshape(num_slices, -1)]
 
 

@@ -26,6 +26,7 @@ from accelerate import PartialState
 from transformers import PreTrainedModel
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 
+from provgym.eval.problems import one_line
 from provgym.eval.run_files import write_atomic, write_json_atomic
 from provgym.eval.walk_config import config_hash
 from provgym.generators.engine import Sampling
@@ -43,6 +44,7 @@ from provgym.trainers.config_file import ConfigError, changed_keys, dump_config,
 from provgym.trainers.papt_config import PaptConfig
 from provgym.trainers.papt_evaluation import (
     SELECTION,
+    check_evaluation,
     dev_score,
     final_results,
     show_results,
@@ -152,10 +154,24 @@ def throw_away(folder: Path) -> None:
     shutil.rmtree(folder)
 
 
-def train(config: PaptConfig, policy: TrainablePolicy, world: World, resume: Checkpoint | None) -> PaptTrainer:
-    """Train from the start or from a checkpoint; returns the finished trainer."""
+def train(
+    config: PaptConfig,
+    policy: TrainablePolicy,
+    world: World,
+    resume: Checkpoint | None,
+    rows: TrainingRows | None = None,
+) -> PaptTrainer:
+    """Train from the start or from a checkpoint; returns the finished trainer.
+
+    Args:
+        config: The run.
+        policy: What is trained.
+        world: The processes that train.
+        resume: Where to go on from; None is the beginning.
+        rows: What is walked; read as the configuration says if None.
+    """
     folder = config.run_dir / "checkpoints"
-    rows = TrainingRows(config, load_pool(config.data))
+    rows = rows or TrainingRows(config, load_pool(config.data))
     trainer: PaptTrainer
 
     def play(model: PreTrainedModel, tasks: Sequence[EpisodeTask]) -> list[Episode]:
@@ -217,7 +233,10 @@ def run(config: PaptConfig, *, fresh: bool = False) -> dict[str, Any]:
     """
     started = time.time()
     world = join_world(config)
-    policy = load_trainable(config.model)  # before anything is thrown away: a model that is missing costs no run
+    # Before anything is thrown away or trained: what is missing or doesn't fit costs no earlier run and no hours.
+    policy = load_trainable(config.model)
+    rows = TrainingRows(config, load_pool(config.data))
+    check_evaluation(config, policy.model)
     if fresh and world.is_main:
         throw_away(config.run_dir)
     PartialState().wait_for_everyone()
@@ -226,7 +245,7 @@ def run(config: PaptConfig, *, fresh: bool = False) -> dict[str, Any]:
     if world.is_main:
         write_atomic(config.run_dir / "config.yaml", [dump_config(config).encode()])
     if resume is None or resume.step < config.total_steps:
-        trainer = train(config, policy, world, resume)
+        trainer = train(config, policy, world, resume, rows)
         del trainer
     chosen, scores = select(config, policy, world)
     start = load_trainable(config.model)
@@ -268,6 +287,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         epilog="example: provgym papt --config configs/papt/tiny.yaml --seed 43 --name papt-tiny-43",
+        allow_abbrev=False,  # --fres must not throw a run away
     )
     parser.add_argument("--config", required=True, help="YAML file of a PAPT run")
     parser.add_argument("--fresh", action="store_true", help="throw an earlier run of this name away")
@@ -275,10 +295,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         config = load_config(PaptConfig, known.config, overrides)
         run(config, fresh=known.fresh)
-    except (ConfigError, OSError, ValueError, RunStopped) as error:
+    except (ConfigError, OSError, ValueError, ImportError, RunStopped) as error:
         if os.environ.get("PROVGYM_DEBUG"):
             raise
-        print("\n".join([f"error: {error}", *getattr(error, "__notes__", ())]), file=sys.stderr)
+        print(f"error: {one_line(error)}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("\ninterrupted; the same command goes on from the last checkpoint", file=sys.stderr)

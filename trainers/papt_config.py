@@ -1,35 +1,41 @@
-"""Everything a PAPT run can be told, with where each default comes from."""
+"""Everything a PAPT run can be told, with where each default comes from.
+
+The sections on data, objective and optimiser have modules of their own; all can be imported from here.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, ClassVar, Literal, Self, get_args
+from typing import ClassVar, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
+from pydantic import Field, model_validator
 
-from provgym.envs.presentation import Mitigation, MovesStyle, PresentationConfig, SourceLabels
-from provgym.generators.conditions import CONFLICT_CONDITIONS, GENERAL, parse_condition
-from provgym.rewards.papt import CountBasis, CoverageBasis
-from provgym.rewards.rubric import PAPT_WEIGHTS, Rubric, Variant, papt_rubric
+from provgym.generators.conditions import CONFLICT_CONDITIONS, GENERAL
+from provgym.rewards.rubric import Rubric
+from provgym.trainers.data_config import DataConfig, PresentationChoice, WalkConfig
+from provgym.trainers.objective_config import PhaseConfig, ShapingConfig
+from provgym.trainers.optim_config import LoraSettings, OptimConfig, SharingMode
+from provgym.trainers.strict_config import Strict
 
-
-class Strict(BaseModel):
-    """Frozen; refuses unknown keys, and truth values where a number is expected."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    @field_validator("*", mode="before")
-    @classmethod
-    def _no_truth_value_for_a_number(cls, value: Any, info: ValidationInfo) -> Any:
-        # Pydantic would read true as 1.
-        wanted = cls.model_fields[info.field_name or ""].annotation
-        types = {wanted, *get_args(wanted)}
-        parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else [value]
-        if types & {int, float} and bool not in types and any(isinstance(part, bool) for part in parts):
-            raise ValueError("found a truth value, expected a number")
-        return value
+__all__ = [
+    "CheckpointConfig",
+    "DataConfig",
+    "EvaluationConfig",
+    "GenerationConfig",
+    "LoraSettings",
+    "ModelConfig",
+    "OptimConfig",
+    "PaptConfig",
+    "PhaseConfig",
+    "PresentationChoice",
+    "ShapingConfig",
+    "SharingMode",
+    "Strict",
+    "TrackingConfig",
+    "WalkConfig",
+]
 
 
 class ModelConfig(Strict):
@@ -60,154 +66,6 @@ class ModelConfig(Strict):
         if self.kind == "smollm2" and self.path:
             raise ValueError("model.kind 'smollm2' brings its own weights; drop model.path or use kind 'hf'")
         return self
-
-
-class DataConfig(Strict):
-    """What is walked.
-
-    Attributes:
-        claims: A claim file (JSONL) of one's own; None generates GraphEcho-Syn.
-        seed: GraphEcho-Syn's seed; the claims are the same for every training seed.
-        train_claims: Base claims of the train split (500 in the source).
-        dev_claims: Base claims of the dev split (100).
-        test_claims: Base claims of the test split (200).
-        conditions: Trained on in equal parts (the source: C1, C2, C3, C4, C2R).
-        general_share: Share of training instances with a general condition (ours; the source has none).
-    """
-
-    claims: Path | None = None
-    seed: int = Field(default=42, ge=0)
-    train_claims: int = Field(default=500, ge=1)
-    dev_claims: int = Field(default=100, ge=1)
-    test_claims: int = Field(default=200, ge=1)
-    conditions: tuple[str, ...] = CONFLICT_CONDITIONS
-    general_share: float = Field(default=0.0, ge=0.0, le=1.0)
-
-    @model_validator(mode="after")
-    def _conditions_are_known(self) -> Self:
-        if not self.conditions and self.general_share < 1.0:
-            raise ValueError("conditions is empty; name at least one, or set general_share to 1")
-        for name in self.conditions:
-            if name != GENERAL:
-                parse_condition(name)
-        return self
-
-
-class WalkConfig(Strict):
-    """How claims are walked in training.
-
-    Attributes:
-        budgets: Walk budgets, drawn per instance (6 in the source).
-        mitigation: M1 in training, ours.
-        source_labels: See :class:`~provgym.envs.presentation.PresentationConfig`.
-        preview_ids: See there.
-        moves: See there.
-    """
-
-    budgets: tuple[int, ...] = (6,)
-    mitigation: Mitigation = "M1"
-    source_labels: SourceLabels = "short"
-    preview_ids: Literal["shown", "visited"] = "shown"
-    moves: MovesStyle = "labelled"
-
-    @model_validator(mode="after")
-    def _budgets_are_possible(self) -> Self:
-        if not self.budgets or any(not 1 <= b <= 10_000 for b in self.budgets):
-            raise ValueError(f"budgets {list(self.budgets)} must hold numbers of walks from 1 to 10000")
-        return self
-
-    def presentation(self) -> PresentationConfig:
-        """Return the presentation's own record."""
-        return PresentationConfig(self.mitigation, self.source_labels, self.preview_ids, self.moves)
-
-
-class PhaseConfig(Strict):
-    """A stretch of training under one objective.
-
-    Attributes:
-        steps: Optimiser steps.
-        variant: ``full``, ``no_echo``, ``no_coverage`` or ``verdict_only``, as in the source.
-        weights: Overrides of single weights of equation 3.
-        count_basis: ``acquired`` (source) or ``available`` (ours).
-        coverage_basis: ``budget`` (source) or ``available`` (ours).
-    """
-
-    steps: int = Field(ge=1)
-    variant: Variant = "full"
-    weights: dict[str, float] = Field(default_factory=dict)
-    count_basis: CountBasis = "acquired"
-    coverage_basis: CoverageBasis = "budget"
-
-    @model_validator(mode="after")
-    def _weights_are_known(self) -> Self:
-        unknown = sorted(set(self.weights) - set(PAPT_WEIGHTS))
-        if unknown:
-            raise ValueError(f"weights {unknown} are unknown; the terms are {sorted(PAPT_WEIGHTS)}")
-        return self
-
-    def rubric(self) -> Rubric:
-        """Return the objective."""
-        return papt_rubric(
-            self.variant,
-            weights=self.weights,
-            count_basis=self.count_basis,
-            coverage_basis=self.coverage_basis,
-        )
-
-
-class LoraSettings(Strict):
-    """LoRA; r=16 and alpha=32 in the source, which names no target modules (ours: all linear layers)."""
-
-    r: int = Field(default=16, ge=1)
-    alpha: int = Field(default=32, ge=1)
-    dropout: float = Field(default=0.0, ge=0.0, lt=1.0)
-    target_modules: str | tuple[str, ...] = "all-linear"
-
-    @field_validator("dropout")
-    @classmethod
-    def _no_dropout(cls, value: float) -> float:
-        if value:
-            raise ValueError("dropout must be 0: sampling and training have to see the same weights")
-        return value
-
-
-class OptimConfig(Strict):
-    """GRPO and its optimiser.
-
-    Attributes:
-        group_size: Trajectories per instance (4 in the source).
-        groups_per_step: Instances per optimiser step, over all processes.
-        micro_batch: Trajectories per forward and backward pass and process, at most; must divide the process's share if
-            that is larger.
-        learning_rate: Peak; ours.
-        schedule: Learning-rate schedule of transformers.
-        warmup_steps: Linear warm-up.
-        temperature: Of sampling and of the loss; ours.
-        kl_weight: beta; 0 needs no reference model; ours.
-        loss_type: TRL's name; ``dr_grpo`` and ``dapo`` do not weigh tokens by episode length; ours. TRL's ``bnpo`` is
-            left out: its result depends on ``micro_batch``.
-        credit: ``trajectory`` judges every action by the whole episode (GRPO with outcome supervision, the source's);
-            ``step`` by what came of it (process supervision), see :mod:`provgym.rewards.credit`.
-        scale_advantages: Divide by the group's standard deviation (GRPO).
-        clip: epsilon of the ratio.
-        max_grad_norm: Gradient clipping.
-        weight_decay: AdamW's.
-    """
-
-    group_size: int = Field(default=4, ge=2)
-    groups_per_step: int = Field(default=16, ge=1)
-    micro_batch: int = Field(default=64, ge=1)
-    learning_rate: float = Field(default=1e-5, gt=0.0)
-    schedule: Literal["constant", "constant_with_warmup", "linear", "cosine"] = "constant_with_warmup"
-    warmup_steps: int = Field(default=5, ge=0)
-    temperature: float = Field(default=1.0, gt=0.0)
-    kl_weight: float = Field(default=0.0, ge=0.0)
-    loss_type: Literal["grpo", "dr_grpo", "dapo"] = "dapo"
-    credit: Literal["trajectory", "step"] = "trajectory"
-    scale_advantages: bool = True
-    clip: float = Field(default=0.2, gt=0.0)
-    max_grad_norm: float = Field(default=1.0, gt=0.0)
-    weight_decay: float = Field(default=0.0, ge=0.0)
 
 
 class GenerationConfig(Strict):
@@ -281,6 +139,8 @@ _TRL_NAMES = {
     "per_device_train_batch_size": "optim.micro_batch",
     "gradient_accumulation_steps": "optim.groups_per_step",
     "max_steps": "phases.0.steps",
+    "num_iterations": "optim.epochs_per_rollout",
+    "scale_rewards": "optim.scale_advantages",
     "beta": "optim.kl_weight",
     "epsilon": "optim.clip",
     "lr": "optim.learning_rate",
@@ -324,10 +184,40 @@ class PaptConfig(Strict):
     tracking: TrackingConfig = TrackingConfig()
     num_processes: int | None = Field(default=None, ge=1)
 
+    @model_validator(mode="after")
+    def _shaping_has_an_effect(self) -> Self:
+        shaped = [number for number, phase in enumerate(self.phases) if phase.shaping is not None]
+        if shaped and self.optim.credit == "trajectory":
+            raise ValueError(
+                f"phases.{shaped[0]}.shaping needs credit for single actions, found optim.credit='trajectory': summed "
+                "over a whole walk it is no more than coverage; set optim.credit to step or group_step, or raise "
+                "weights.coverage instead"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _rollouts_are_whole(self) -> Self:
+        # A phase that began amid a roll-out would train on another phase's rewards; a checkpoint amid one could not be
+        # resumed exactly, for the roll-out's older policy is gone.
+        epochs = self.optim.epochs_per_rollout
+        steps = {f"phases.{number}.steps": phase.steps for number, phase in enumerate(self.phases)}
+        for key, value in (steps | {"checkpoints.every": self.checkpoints.every}).items():
+            if value % epochs:
+                raise ValueError(
+                    f"{key}={value} must be a multiple of optim.epochs_per_rollout={epochs}; "
+                    f"try {value // epochs * epochs or epochs}"
+                )
+        return self
+
     @property
     def total_steps(self) -> int:
         """Optimiser steps of all phases."""
         return sum(phase.steps for phase in self.phases)
+
+    @property
+    def total_rollouts(self) -> int:
+        """Roll-outs of all phases; each is used for ``optim.epochs_per_rollout`` steps."""
+        return self.total_steps // self.optim.epochs_per_rollout
 
     @property
     def run_dir(self) -> Path:
@@ -336,8 +226,16 @@ class PaptConfig(Strict):
 
     def phase_of_step(self, step: int) -> PhaseConfig:
         """Return the phase of a step counted from 0."""
+        return self._place_of_step(step)[0]
+
+    def rubric_of_step(self, step: int) -> Rubric:
+        """Return the objective of a step counted from 0."""
+        phase, place = self._place_of_step(step)
+        return phase.rubric(place)
+
+    def _place_of_step(self, step: int) -> tuple[PhaseConfig, int]:
         for phase in self.phases:
             if step < phase.steps:
-                return phase
+                return phase, step
             step -= phase.steps
         raise ValueError(f"step lies {step + 1} past the last of {self.total_steps} steps")

@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from pydantic import ValidationError
 from tqdm.auto import tqdm
 from transformers import PreTrainedModel
 
 from provgym.eval.compare import compare_policies
 from provgym.eval.metrics import GENERAL_PREFIX
 from provgym.eval.plots import plot_policies, plot_training
+from provgym.eval.problems import problems_of
 from provgym.eval.table import metric_table, print_tables
 from provgym.eval.walk import evaluate
 from provgym.eval.walk_config import ClaimFiles, GraphEchoClaims, SplitName, WalkEvalConfig
@@ -75,6 +77,31 @@ def walk_eval_config(
         moves=config.walk.moves,
         limit=limit,
     )
+
+
+def check_evaluation(config: PaptConfig, model: PreTrainedModel) -> None:
+    """Refuse an evaluation that could not be played after training: unknown conditions, too long episodes.
+
+    Raises:
+        ValueError: If so; the message names the key.
+    """
+    dev = tuple(c for c in config.checkpoints.dev_conditions if c != GENERAL)
+    draws = int(GENERAL in config.checkpoints.dev_conditions)
+    evaluation = config.evaluation
+    asked: tuple[tuple[str, SplitName, tuple[str, ...], int], ...] = (
+        ("checkpoints.dev_conditions", "dev", dev, draws),
+        ("evaluation", "test", evaluation.conditions, evaluation.general_draws),
+    )
+    for key, split, conditions, general_draws in asked:
+        try:
+            walk_eval_config(config, split, conditions, general_draws, None)
+        except ValidationError as error:
+            raise ValueError(f"{key}: {problems_of(error)}") from error
+    if config.generation.engine == "hf":
+        try:
+            HFEngine(model, max_rows=1, max_length=config.generation.max_length)
+        except ValueError as error:
+            raise ValueError(f"generation.{error}") from error
 
 
 def greedy_policy(config: PaptConfig, name: str, model: PreTrainedModel, dialogue: Dialogue) -> Policy:

@@ -10,55 +10,26 @@ goes on from its last checkpoint, so the same command given again does what is m
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import subprocess
 import sys
-import time
-from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, get_args
+from typing import get_args
 
 from provgym.eval.run_files import write_atomic, write_json_atomic
 from provgym.eval.table import print_tables
 from provgym.eval.walk_config import config_hash
 from provgym.rewards.rubric import Variant
-from provgym.trainers.config_file import ConfigError, dump_config, load_config
+from provgym.trainers.config_file import ConfigError, load_config
 from provgym.trainers.papt_config import PaptConfig
+from provgym.trainers.run_grid import PlannedRun, run_missing
 from provgym.trainers.seed_summary import PooledResult, pool, read_seed, seed_tables, variant_tables
 
 DEFAULT_SEEDS = (42, 43, 44, 45, 46)
 """Five, fixed beforehand; the first is the source's."""
 
-POLL_S = 0.2
 
-
-@dataclass(frozen=True)
-class SeedRun:
-    """One run of the plan.
-
-    Attributes:
-        label: Its objective: a reward variant, or ``mixed`` where the phases' variants differ.
-        config: Its configuration, seed and name included.
-    """
-
-    label: str
-    config: PaptConfig
-
-    @property
-    def seed(self) -> int:
-        """Its training seed."""
-        return self.config.seed
-
-    @property
-    def run_dir(self) -> Path:
-        """Its folder."""
-        return self.config.run_dir
-
-
-def plan_runs(config: PaptConfig, seeds: Sequence[int], variants: Sequence[str] = ()) -> list[SeedRun]:
+def plan_runs(config: PaptConfig, seeds: Sequence[int], variants: Sequence[str] = ()) -> list[PlannedRun]:
     """Return the runs, variant by variant, seed by seed.
 
     A variant that leaves the phases as they are has no suffix in its name, so that its runs are shared with a plan
@@ -90,76 +61,11 @@ def plan_runs(config: PaptConfig, seeds: Sequence[int], variants: Sequence[str] 
         suffix = "" if phases == config.phases else f"-{variant}"
         for seed in seeds:
             name = f"{config.name}-s{seed}{suffix}"
-            plan.append(SeedRun(label, config.model_copy(update={"name": name, "seed": seed, "phases": phases})))
+            plan.append(PlannedRun(label, config.model_copy(update={"name": name, "seed": seed, "phases": phases})))
     return plan
 
 
-def is_finished(run: SeedRun) -> bool:
-    """Whether a run's ``summary.json`` stands and is of this very training.
-
-    Raises:
-        ConfigError: If it is of another training.
-    """
-    from provgym.trainers.papt import training_hash  # here, because it imports TRL
-
-    path = run.run_dir / "summary.json"
-    if not path.is_file():
-        return False
-    try:
-        found = json.loads(path.read_text(encoding="utf-8")).get("training_hash")
-    except (json.JSONDecodeError, AttributeError) as error:
-        raise ConfigError(f"{path} is no summary of a run ({error}); remove it") from error
-    wanted = training_hash(run.config)
-    if found != wanted:
-        raise ConfigError(
-            f"{path} was trained under configuration {found}, this plan has {wanted}; remove {run.run_dir}, or give "
-            "this plan another --name"
-        )
-    return True
-
-
-def command_of(config_file: Path, accelerate: Path | None) -> list[str]:
-    """Return the command of one run."""
-    module = ["-m", "provgym.trainers.papt", "--config", str(config_file)]
-    if accelerate is None:
-        return [sys.executable, *module]
-    return [sys.executable, "-m", "accelerate.commands.launch", "--config_file", str(accelerate), *module]
-
-
-def run_missing(runs: Sequence[SeedRun], folder: Path, *, jobs: int, accelerate: Path | None) -> list[SeedRun]:
-    """Run what is not finished, at most ``jobs`` at a time; return those that failed.
-
-    One failure does not stop the others. With one job the run's own progress is shown; with more, each run writes to
-    ``folder/logs``.
-    """
-    waiting = deque(run for run in runs if not is_finished(run))
-    print(f"{len(runs)} runs: {len(runs) - len(waiting)} finished, {len(waiting)} to do", flush=True)
-    running: dict[subprocess.Popen[bytes], tuple[SeedRun, float, IO[bytes] | None]] = {}
-    failed: list[SeedRun] = []
-    try:
-        while waiting or running:
-            while waiting and len(running) < jobs:
-                run = waiting.popleft()
-                process, log = _start(run, folder, accelerate, shows=jobs == 1)
-                running[process] = (run, time.monotonic(), log)
-                print(f"== {run.config.name}: started{f', see {log.name}' if log else ''}", flush=True)
-            time.sleep(POLL_S)
-            for process in [p for p in running if p.poll() is not None]:
-                run, began, log = running.pop(process)
-                if log is not None:
-                    log.close()
-                outcome = "done" if process.returncode == 0 else f"failed with exit status {process.returncode}"
-                seconds = time.monotonic() - began
-                print(f"== {run.config.name}: {outcome} after {seconds:.0f} s, {len(waiting)} waiting", flush=True)
-                failed += [run] if process.returncode else []
-    finally:
-        for process in running:
-            process.terminate()
-            process.wait()
-    return failed
-
-
-def summarise_seeds(config: PaptConfig, runs: Sequence[SeedRun], folder: Path) -> list[PooledResult]:
+def summarise_seeds(config: PaptConfig, runs: Sequence[PlannedRun], folder: Path) -> list[PooledResult]:
     """Pool finished runs, write ``summary.json`` and ``results.md``, and print the tables."""
     labels = dict.fromkeys(run.label for run in runs)
     results = [pool(label, [read_seed(r.run_dir, r.seed) for r in runs if r.label == label]) for label in labels]
@@ -231,21 +137,6 @@ def _run_plan(known: argparse.Namespace, overrides: Sequence[str]) -> int:
         return 1
     summarise_seeds(config, runs, folder)
     return 0
-
-
-def _start(
-    run: SeedRun, folder: Path, accelerate: Path | None, *, shows: bool
-) -> tuple[subprocess.Popen[bytes], IO[bytes] | None]:
-    """Start one run under its resolved configuration; its output goes to the terminal or to a log."""
-    file = folder / "configs" / f"{run.config.name}.yaml"
-    write_atomic(file, [dump_config(run.config).encode()])
-    command = command_of(file, accelerate)
-    if shows:
-        return subprocess.Popen(command), None
-    log_path = folder / "logs" / f"{run.config.name}.log"
-    log_path.parent.mkdir(parents=True, exist_ok=True)
-    log = log_path.open("ab")
-    return subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=os.environ), log
 
 
 if __name__ == "__main__":

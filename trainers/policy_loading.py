@@ -39,8 +39,8 @@ def load_trainable(config: ModelConfig) -> TrainablePolicy:
             adapted = load_causal_lm(folder, adapter=config.adapter, dtype="float32", device="cpu", is_trainable=True)
             model = adapted.model
         return TrainablePolicy("tiny", model, tokenizer, TinyDialogue(tokenizer))
-    from provgym.generators.backends import end_ids_of
     from provgym.generators.chat import ChatDialogue
+    from provgym.generators.model_policies import end_ids_of
     from provgym.generators.smollm2 import convert_smollm2
 
     path = str(convert_smollm2()) if config.kind == "smollm2" else str(config.path)

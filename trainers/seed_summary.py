@@ -80,8 +80,8 @@ class PooledResult:
             },
             "start": first["start"] if self.shares_start else None,
             "ceiling": first["ceiling"],
-            "trained": {name: _crossed_json(found) for name, found in self.trained.items()},
-            "gain": {name: _crossed_json(found) for name, found in self.gain.items()},
+            "trained": {name: found.to_json() for name, found in self.trained.items()},
+            "gain": {name: found.to_json() for name, found in self.gain.items()},
             "probes": {
                 prefix or "conditions": [probe.to_json() for probe in probes] for prefix, probes in self.probes.items()
             },
@@ -206,11 +206,3 @@ def _probe(data: Mapping[str, Any]) -> Probe:
         math.nan if data[key] is None else float(data[key]) for key in ("accuracy", "balanced_accuracy", "macro_f1")
     )
     return Probe(str(data["name"]), accuracy, balanced, f1, int(data["n"]))
-
-
-def _crossed_json(found: CrossedEstimate) -> dict[str, Any]:
-    return {
-        **found.overall.to_json(),
-        "by_seed": [None if math.isnan(value) else value for value in found.by_seed],
-        "agrees_in_sign": found.agrees_in_sign,
-    }

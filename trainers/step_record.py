@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -30,7 +30,9 @@ class EpisodeRecord(NamedTuple):
         trained_tokens: Tokens that enter the loss.
         facts: What is logged of it.
         error: Why it ended in ``error``, else None.
-        step_rewards: What each action earned; they sum to ``total``. Empty unless steps get credit of their own.
+        step_rewards: What each action earned; without shaping they sum to ``total``. Empty unless steps get credit of
+            their own.
+        states: The state each action was taken at. Empty unless actions at one state are compared.
     """
 
     instance_id: str
@@ -39,6 +41,7 @@ class EpisodeRecord(NamedTuple):
     facts: dict[str, float]
     error: str | None
     step_rewards: tuple[float, ...] = ()
+    states: tuple[Hashable, ...] = ()
 
 
 @dataclass
@@ -50,7 +53,10 @@ class StepRecord:
         episodes: This process's episodes.
         records: One record per episode over all processes, group members adjacent.
         zero_spread_groups: Groups that taught nothing.
+        step_partner_share: Share of actions taken at a state that another member of their group acted at too, in
+            [0, 1]; None unless these are compared.
         rollout_s: Seconds of this process's roll-out.
+        epoch: How often the roll-out was used before this step.
         is_skipped: Whether the step's gradient was not finite, and the weights were left alone.
     """
 
@@ -58,7 +64,9 @@ class StepRecord:
     episodes: list[Episode] = field(default_factory=list)
     records: list[EpisodeRecord] = field(default_factory=list)
     zero_spread_groups: int = 0
+    step_partner_share: float | None = None
     rollout_s: float = 0.0
+    epoch: int = 0
     is_skipped: bool = False
 
     @property
@@ -82,11 +90,14 @@ class StepRecord:
         return [record.instance_id for record in self.records[::group_size]]
 
 
-def record_episode(episode: Episode, score: Score, step_rewards: Sequence[float] = ()) -> EpisodeRecord:
+def record_episode(
+    episode: Episode, score: Score, step_rewards: Sequence[float] = (), states: Sequence[Hashable] = ()
+) -> EpisodeRecord:
     """Return what all processes learn of an episode."""
     trained = episode.tokens.sampled if episode.tokens is not None and score.is_scored else 0
     facts = episode_facts(episode, score)
-    return EpisodeRecord(episode.instance_id, score.total, trained, facts, episode.error, tuple(step_rewards))
+    earned, at = tuple(step_rewards), tuple(states)
+    return EpisodeRecord(episode.instance_id, score.total, trained, facts, episode.error, earned, at)
 
 
 def episode_facts(episode: Episode, score: Score) -> dict[str, float]:

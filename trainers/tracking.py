@@ -108,11 +108,6 @@ class Tracker:
             rows = [_episode_row(step, e, r) for e, r in zip(episodes, rewards, strict=True)]
             self._mirror.log_table(step, "episodes", EPISODE_COLUMNS, rows)
 
-    def log_summary(self, values: Mapping[str, Any]) -> None:
-        """Put final figures into the W&B run's summary."""
-        if self._mirror is not None:
-            self._mirror.log_summary(values)
-
     def __enter__(self) -> Self:
         return self
 

@@ -8,7 +8,7 @@ from functools import lru_cache
 
 from provgym.envs.provenance import Instance
 from provgym.generators.claim_files import read_claims
-from provgym.generators.conditions import GENERAL
+from provgym.generators.conditions import ADVERSARIAL, AGREEING, GENERAL
 from provgym.generators.episode import EpisodeTask
 from provgym.generators.graphecho import GraphEcho
 from provgym.generators.seeds import SPLIT_NUMBERS, Purpose, derive_rng, derive_seed
@@ -74,17 +74,18 @@ def _own_pool(config: DataConfig) -> ClaimPool:
 
 @dataclass(frozen=True)
 class TrainingRows:
-    """The run's groups in order: row i belongs to optimiser step ``i // groups_per_step``."""
+    """The run's groups in order: row i belongs to roll-out ``i // groups_per_step``."""
 
     config: PaptConfig
     pool: ClaimPool
 
     def __len__(self) -> int:
-        return self.config.total_steps * self.config.optim.groups_per_step
+        return self.config.total_rollouts * self.config.optim.groups_per_step
 
     def step_of(self, row: int) -> int:
-        """Return the optimiser step (from 0) of a row."""
-        return row // self.config.optim.groups_per_step
+        """Return the optimiser step (from 0) that a row is played for, the first of those that use it."""
+        optim = self.config.optim
+        return row // optim.groups_per_step * optim.epochs_per_rollout
 
     def instance(self, row: int) -> Instance:
         """Return the instance of a row.
@@ -94,20 +95,26 @@ class TrainingRows:
         epoch, place = divmod(row, self.pool.num_train)
         seed, data = self.config.seed, self.config.data
         order = derive_rng(seed, Purpose.TRAINING_MIX, 0, epoch).permutation(self.pool.num_train)
-        names = _conditions_of_epoch(seed, epoch, self.pool.num_train, data.general_share, data.conditions)
+        names = _conditions_of_epoch(
+            seed, epoch, self.pool.num_train, data.general_share, data.adversarial_share, data.conditions
+        )
         # Draw 0.. are the evaluation's draws of general conditions; training draws are numbered apart from them.
         return self.pool.draw(int(order[place]), names[place], 1_000 + epoch)
 
     def task(self, row: int, member: int) -> EpisodeTask:
         """Return the episode of one group member; presentation and budget are the group's, sampling its own."""
         config = self.config
-        budgets = config.walk.budgets
+        budgets, presentations = config.walk.budgets, config.walk.training_presentations()
         rng = derive_rng(config.seed, Purpose.PRESENTATION, SPLIT_NUMBERS["train"], row)
+        budget = budgets[int(rng.integers(len(budgets)))]
+        presentation_seed = int(rng.integers(2**62))
         return EpisodeTask(
             instance=self.instance(row),
-            budget=budgets[int(rng.integers(len(budgets)))],
-            presentation=config.walk.presentation(),
-            presentation_seed=int(rng.integers(2**62)),
+            budget=budget,
+            presentation=presentations[
+                int(rng.integers(len(presentations)))
+            ],  # drawn last: the others stay as they were
+            presentation_seed=presentation_seed,
             sampling_seed=derive_seed(config.seed, Purpose.SAMPLING, SPLIT_NUMBERS["train"], row, member),
             member=member,
         )
@@ -115,7 +122,7 @@ class TrainingRows:
 
 @lru_cache(maxsize=64)
 def _conditions_of_epoch(
-    seed: int, epoch: int, count: int, general_share: float, names: tuple[str, ...]
+    seed: int, epoch: int, count: int, general_share: float, adversarial_share: float | None, names: tuple[str, ...]
 ) -> tuple[str, ...]:
     """Return the conditions of an epoch's ``count`` rows: the general share, and equal parts of the named ones.
 
@@ -124,6 +131,15 @@ def _conditions_of_epoch(
     before, after = (round(e * count * (general_share if names else 1.0)) for e in (epoch, epoch + 1))
     general = after - before
     first = epoch * count - before  # named rows of earlier epochs
-    slots = [GENERAL] * general + [names[(first + i) % len(names)] for i in range(count - general)]
+    slots = _general_kinds(before, after, adversarial_share)
+    slots += [names[(first + i) % len(names)] for i in range(count - general)]
     order = derive_rng(seed, Purpose.TRAINING_MIX, 1, epoch).permutation(count)
     return tuple(slots[i] for i in order)
+
+
+def _general_kinds(before: int, after: int, adversarial_share: float | None) -> list[str]:
+    """Return the kinds of the general rows number ``before`` to ``after`` of a run."""
+    if adversarial_share is None:
+        return [GENERAL] * (after - before)
+    adversarial = round(after * adversarial_share) - round(before * adversarial_share)
+    return [ADVERSARIAL] * adversarial + [AGREEING] * (after - before - adversarial)

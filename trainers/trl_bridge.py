@@ -27,13 +27,14 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallba
 
 from provgym.generators.episode import Episode, EpisodeTask
 from provgym.rewards.advantages import group_advantages
-from provgym.rewards.credit import step_advantages
 from provgym.rewards.outcome import Ending
-from provgym.trainers.micro_batches import split_by_length
+from provgym.rewards.shared_states import partner_share
 from provgym.trainers.papt_config import PaptConfig
-from provgym.trainers.step_credit import episode_step_rewards, spread_over_tokens
+from provgym.trainers.prefix_sharing import PrefixSharing
+from provgym.trainers.step_credit import action_advantages, episode_states, episode_step_rewards, token_advantages
 from provgym.trainers.step_record import RunStopped, StepRecord, check_step, record_episode
 from provgym.trainers.training_rows import TrainingRows
+from provgym.trainers.trl_arguments import grpo_arguments
 
 os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
 
@@ -41,6 +42,9 @@ from trl import GRPOConfig, GRPOTrainer  # noqa: E402 - the variable above must 
 
 Play = Callable[[PreTrainedModel, Sequence[EpisodeTask]], list[Episode]]
 
+
+_SCALE_EPSILON = 1e-4
+"""Added to the standard deviation of advantages, as TRL does."""
 
 MAX_LOG_RATIO = 10.0
 """Largest log-ratio of reference to policy that the KL term sees (ours): exp of more overflows, even under a mask."""
@@ -96,6 +100,7 @@ class PaptTrainer(GRPOTrainer):
             peft_config=lora,
             callbacks=list(callbacks),
         )
+        self._sharing = PrefixSharing(self.accelerator.unwrap_model(self.model), config.optim.shared_prefix)
 
     def _rollout(self, prompts: list[str], trainer: GRPOTrainer) -> dict[str, Any]:
         """Play this process's slice of the step's groups."""
@@ -123,13 +128,18 @@ class PaptTrainer(GRPOTrainer):
     def _reward(self, prompts: list[str], **_: Any) -> list[float | None]:
         """Score the episodes just played; None = not scored."""
         step = self.last_step
-        by_step = self._papt.optim.credit == "step"
+        credit = self._papt.optim.credit
         local = []
         for row, episode in zip(step.rows, step.episodes, strict=True):
-            rubric = self._papt.phase_of_step(self._training_rows.step_of(row)).rubric()
+            number = self._training_rows.step_of(row)
+            rubric, shaping = self._papt.rubric_of_step(number), self._papt.phase_of_step(number).shaping
             score = rubric.score(episode.outcome)
-            earned = episode_step_rewards(episode, rubric).tolist() if by_step and score.is_scored else ()
-            local.append(record_episode(episode, score, earned))
+            if credit == "trajectory" or not score.is_scored:
+                local.append(record_episode(episode, score))
+                continue
+            earned = episode_step_rewards(episode, rubric, shaping).tolist()
+            states = episode_states(episode) if credit == "group_step" else ()
+            local.append(record_episode(episode, score, earned, states))
         step.records = gather_object(local)
         check_step(
             self.state.global_step + 1,
@@ -145,39 +155,40 @@ class PaptTrainer(GRPOTrainer):
         result = group_advantages(
             step.totals,
             self._papt.optim.group_size,
-            scale_by_std=self._papt.optim.scale_advantages,
-            epsilon=1e-4,
+            scale=self._papt.optim.scale_advantages,
+            epsilon=_SCALE_EPSILON,
         )
         step.zero_spread_groups = result.zero_spread_groups
         start = self.accelerator.process_index * len(inputs)
-        local = result.values[start : start + len(inputs)]
-        if self._papt.optim.credit == "step":
-            local = self._step_advantages(slice(start, start + len(inputs)), output["completion_ids"].shape[1])
+        own = slice(start, start + len(inputs))
+        local = result.values[own]
+        if self._papt.optim.credit != "trajectory":
+            local = self._action_advantages(result.values, own, output["completion_ids"].shape[1])
         device = output["prompt_ids"].device
         output["advantages"] = torch.tensor(local, dtype=torch.float32, device=device)  # (B,) or (B, T)
         output["row_weight"] = torch.tensor(step.row_weight, device=device)
-        self._micro_batches = split_by_length(output, self._grpo_args.steps_per_generation)
+        self._micro_batches = self._sharing.micro_batches(output, self._grpo_args.steps_per_generation)
         return output
 
     def _prepare_inputs(self, generation_batch: Any) -> dict[str, Any]:
-        """Return the next micro-batch: TRL's rows, ordered by length instead of shuffled."""
+        """Return the next micro-batch: TRL's rows, together by length or by prompt instead of shuffled."""
         inputs: dict[str, Any] = super()._prepare_inputs(generation_batch)
         model: Any = self.model
         if not model.training:
             return inputs
         number: int = self._step % self._grpo_args.steps_per_generation
-        return self._micro_batches[number]
+        if number == 0:
+            self.last_step.epoch = self._step // self._grpo_args.steps_per_generation % self.num_iterations
+            self.last_step.is_skipped = False
+        return dict(self._micro_batches[number])  # a roll-out may be used again: what the loss bounds is bounded anew
 
-    def _step_advantages(self, own: slice, width: int) -> NDArray[np.float64]:
-        """Return the advantages of this process's tokens, (B, T)."""
+    def _action_advantages(self, trajectory: NDArray[np.float64], own: slice, width: int) -> NDArray[np.float64]:
+        """Return the advantages of this process's tokens, (B, T), and note how many actions have a partner."""
         step, optim = self.last_step, self._papt.optim
-        earned = [None if math.isnan(r.total) else np.array(r.step_rewards) for r in step.records]
-        found = step_advantages(earned, optim.group_size, scale_by_std=optim.scale_advantages, epsilon=1e-4)
-        rows = [
-            np.zeros(width) if e.tokens is None or not len(a) else spread_over_tokens(e.tokens.mask, a, width)
-            for e, a in zip(step.episodes, found[own], strict=True)
-        ]
-        return np.stack(rows)
+        found = action_advantages(step.records, trajectory, optim, epsilon=_SCALE_EPSILON)
+        if optim.credit == "group_step":
+            step.step_partner_share = partner_share([r.states for r in step.records], optim.group_size)
+        return token_advantages(step.episodes, found[own], width)
 
     def compute_loss(
         self, model: nn.Module, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
@@ -195,9 +206,16 @@ class PaptTrainer(GRPOTrainer):
         return loss * inputs["row_weight"] if self.loss_type in ("grpo", "dr_grpo") else loss
 
     def _get_per_token_logps_and_entropies(self, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor | None, Any]:
-        found: tuple[Tensor, Tensor | None, Any] = super()._get_per_token_logps_and_entropies(*args, **kwargs)
-        if self._loss_inputs is not None:
-            self._look_at_logprobs(found[0].detach(), self._loss_inputs)
+        found: tuple[Tensor, Tensor | None, Any]
+        inputs = self._loss_inputs
+        if inputs is not None and self._sharing.is_shared(inputs):
+            model: nn.Module = kwargs["model"] if "model" in kwargs else args[0]
+            with self.accelerator.autocast():
+                found = (*self._sharing.logprobs(model, inputs), None)
+        else:
+            found = super()._get_per_token_logps_and_entropies(*args, **kwargs)
+        if inputs is not None:
+            self._look_at_logprobs(found[0].detach(), inputs)
         return found
 
     def _look_at_logprobs(self, logprobs: Tensor, inputs: dict[str, Any]) -> None:
@@ -214,7 +232,8 @@ class PaptTrainer(GRPOTrainer):
         differences = (logprobs - inputs["sampling_per_token_logps"]).abs().nan_to_num(0.0)  # (B, T)
         gap = (differences * mask).sum() / mask.sum().clamp(min=1)
         self._metrics["train"]["sampling_gap"].append(gap.item())
-        if gap > MAX_SAMPLING_GAP:
+        # Used again, a roll-out is that of an older policy: then the clip bounds the ratio, and a gap is no fault.
+        if gap > MAX_SAMPLING_GAP and self.last_step.epoch == 0:
             raise RunStopped(
                 f"step {self.state.global_step + 1}: the log-probabilities of the sampled tokens differ from the "
                 f"trainer's by {gap.item():.3f} nats a token, at most {MAX_SAMPLING_GAP} is expected: the engine does "
@@ -277,64 +296,5 @@ def lora_config(config: PaptConfig) -> LoraConfig | None:
 
 
 def grpo_config(config: PaptConfig, output_dir: Path) -> GRPOConfig:
-    """Translate our configuration into TRL's.
-
-    Raises:
-        ValueError: If the step's trajectories do not divide among processes and micro-batches.
-    """
-    optim, generation = config.optim, config.generation
-    processes = int(os.environ.get("WORLD_SIZE", "1"))
-    trajectories = optim.group_size * optim.groups_per_step
-    share, rest = divmod(trajectories, processes)
-    micro_batch = min(optim.micro_batch, share)  # with more processes, a process's share may be smaller
-    if rest or share % micro_batch:
-        hint = f"micro_batch={math.gcd(share, micro_batch)}" if not rest else f"groups_per_step={processes}"
-        raise ValueError(
-            f"optim: group_size={optim.group_size} x groups_per_step={optim.groups_per_step} = {trajectories} "
-            f"trajectories must split evenly over {processes} processes and micro_batch={optim.micro_batch}; try {hint}"
-        )
-    on_gpu = torch.cuda.is_available()
-    bf16 = on_gpu and config.model.dtype != "float32" and torch.cuda.is_bf16_supported()
-    vllm: dict[str, Any] = {}
-    if generation.engine == "vllm":
-        vllm = {
-            "use_vllm": True,
-            "vllm_mode": generation.vllm_mode,
-            "vllm_gpu_memory_utilization": generation.vllm_gpu_memory,
-            "vllm_importance_sampling_mode": "token_truncate",  # the sequence mask drops long episodes
-        }
-    return GRPOConfig(
-        output_dir=str(output_dir),
-        seed=config.seed,
-        max_steps=config.total_steps,
-        per_device_train_batch_size=micro_batch,
-        gradient_accumulation_steps=share // micro_batch,
-        num_generations=optim.group_size,
-        max_completion_length=generation.max_length,
-        learning_rate=optim.learning_rate,
-        lr_scheduler_type=optim.schedule,
-        warmup_steps=optim.warmup_steps,
-        weight_decay=optim.weight_decay,
-        max_grad_norm=optim.max_grad_norm,
-        temperature=optim.temperature,
-        beta=optim.kl_weight,
-        epsilon=optim.clip,
-        loss_type=optim.loss_type,
-        scale_rewards="group" if optim.scale_advantages else "none",
-        shuffle_dataset=False,
-        logging_steps=1,
-        save_strategy="steps",
-        save_steps=config.checkpoints.every,
-        save_total_limit=None,  # ours deletes by step number, and only once the newest is whole
-        save_only_model=False,
-        report_to=[],
-        bf16=bf16,
-        use_cpu=not on_gpu,
-        gradient_checkpointing=on_gpu,
-        disable_tqdm=True,
-        remove_unused_columns=False,
-        log_completions=False,
-        dataloader_pin_memory=on_gpu,
-        disable_dropout=True,
-        **vllm,
-    )
+    """Translate our configuration into TRL's; see :func:`provgym.trainers.trl_arguments.grpo_arguments`."""
+    return GRPOConfig(**grpo_arguments(config, output_dir))

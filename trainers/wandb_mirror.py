@@ -113,10 +113,6 @@ class WandbMirror:
         if step > self.mirrored_through:
             self._run.log({name: wandb.Table(columns=list(columns), data=[list(r) for r in data]), STEP_KEY: step})
 
-    def log_summary(self, values: Mapping[str, Any]) -> None:
-        """Put final figures into the run's summary."""
-        self._run.summary.update(dict(values))
-
     def finish(self, *, failed: bool) -> None:
         """End the segment; from now on its steps count as being in W&B."""
         self._run.finish(exit_code=int(failed))

@@ -14,6 +14,7 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import torch
@@ -33,6 +34,7 @@ from provgym.generators.scripted import naive_walker, start_episode
 from provgym.generators.seeds import Purpose, derive_rng, derive_seed
 from provgym.generators.tiny import PAD, TinyDialogue, build_model, build_tokenizer, vocabulary
 from provgym.rewards.outcome import Judgement, Verdict
+from provgym.trainers.cloning import walked_turns
 from provgym.trainers.papt_config import Strict
 
 MICRO_BATCH = 12
@@ -43,6 +45,7 @@ class WarmStartConfig(Strict):
     """A warm start.
 
     Attributes:
+        kind: ``tiny``; a chat model's is :class:`~provgym.trainers.chat_warm_start.ChatWarmStartConfig`.
         out: Folder for weights and tokenizer.
         seed: Of initialisation and data.
         data_seed: GraphEcho-Syn's seed; only train claims are used.
@@ -65,6 +68,7 @@ class WarmStartConfig(Strict):
             read before, from the middle layer. The policy learns to see repetition, which it goes on to count.
     """
 
+    kind: Literal["tiny"] = "tiny"
     out: Path = Path("runs/warm-start")
     seed: int = Field(default=0, ge=0)
     data_seed: int = Field(default=42, ge=0)
@@ -135,19 +139,14 @@ def cloned_episode(
     env = start_episode(task)
     walker = naive_walker(config.stop_probability, confirm_probability)
     sequence = Sequence([], [], [])
-    sequence.world(dialogue, env.observation_lines, None)
-    done = False
-    while not done:
-        stumbles = env.walk is not None and env.walk.budget_left > 1 and rng.random() < config.stumble_probability
-        action = f"walk n{rng.integers(60, 100)}" if stumbles else walker(env, rng)
-        sequence.action(dialogue, action, is_cloned=not stumbles)
-        _, _, terminated, truncated, _ = env.step(action)
-        done = terminated or truncated
-        if not done and env.walk is not None:
-            atom = env.walk.trace[-1].atom
-            stance = None if atom is None else instance.graph.atoms[atom].stance
-            sequence.world(dialogue, env.observation_lines, stance)
+    for turn in walked_turns(env, walker, rng, config.stumble_probability):
+        atom = env.walk.trace[-1].atom if env.walk is not None and env.walk.trace else None
+        stance = None if atom is None else instance.graph.atoms[atom].stance
+        is_opening = not sequence.ids
+        sequence.world(dialogue, turn.lines, stance)
+        if not is_opening:
             _mark_familiar(sequence, dialogue, env)
+        sequence.action(dialogue, turn.action, is_cloned=turn.is_cloned)
     return sequence
 
 

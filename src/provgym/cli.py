@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from provgym.cli_eval import eval_app
-from provgym.cli_group import checked, new_group
+from provgym.cli_group import checked, names_of, new_group
+from provgym.cli_judge import add_judge
+from provgym.cli_report import add_report
+from provgym.cli_study import add_study
 
 app = new_group("Train and evaluate evidence-first agents.")
 data_app = new_group("Make and check claim files.")
+add_judge(eval_app)
+add_study(app)
+add_report(app)
 app.add_typer(eval_app, name="eval")
 app.add_typer(data_app, name="data")
 
@@ -67,29 +74,44 @@ def papt_seeds(
 @app.command(
     "warm-start",
     context_settings=_PASSED_ON,
-    epilog="Example: provgym warm-start --config configs/papt/warm-start.yaml --out runs/warm-start --seed 1",
+    epilog="Example: provgym warm-start --config configs/papt/warm-start.yaml --out runs/warm-start --seed 1 | "
+    "provgym warm-start --config configs/papt/smollm2-warm-start.yaml --model.kind hf --model.path FOLDER_OR_ID",
 )
 def warm_start(context: typer.Context, config: ConfigFile) -> None:
-    """Clone the naive walker into a new tiny policy, the start that PAPT improves on.
+    """Clone the naive walker: into a new tiny policy, or into a LoRA adapter of a chat model (kind: chat in the file).
 
-    Any field of the configuration can follow, as --FIELD VALUE.
+    It is the start that PAPT improves on. Any field of the configuration can follow, as --FIELD VALUE. An interrupted
+    chat warm start goes on from its last checkpoint when the same command is given again.
     """
-    from tqdm.auto import tqdm
-
+    from provgym.trainers.chat_warm_start import ChatWarmStartConfig, WarmStartKind, chat_warm_start
     from provgym.trainers.config_file import load_config
     from provgym.trainers.warm_start import WarmStartConfig
     from provgym.trainers.warm_start import warm_start as make_warm_start
 
-    settings = load_config(WarmStartConfig, config, context.args)
-    with tqdm(desc="warm start", unit="step", mininterval=1) as bar:
-
-        def on_step(step: int, total: int, action_loss: float, stance_loss: float) -> None:
-            bar.total = total
-            bar.set_postfix(action_loss=f"{action_loss:.3f}", stance_loss=f"{stance_loss:.3f}", refresh=False)
-            bar.update(step - bar.n)
-
-        folder = make_warm_start(settings, on_step)
+    if load_config(WarmStartKind, config, context.args).kind == "chat":
+        chat_settings = load_config(ChatWarmStartConfig, config, context.args)
+        folder = chat_warm_start(chat_settings, _step_bar())
+        typer.echo(f"{folder}: train on it with --model.adapter {folder}")
+        return
+    folder = make_warm_start(load_config(WarmStartConfig, config, context.args), _step_bar())
     typer.echo(f"{folder}: train on it with --model.path {folder}")
+
+
+def _step_bar() -> Callable[..., None]:
+    """Return what draws a warm start's progress: called with (step, steps in all, loss, perhaps more losses)."""
+    from tqdm.auto import tqdm
+
+    bar: list[Any] = []
+
+    def on_step(step: int, total: int, loss: float, *_: float) -> None:
+        if not bar:
+            bar.append(tqdm(desc="warm start", unit="step", total=total, initial=step - 1, mininterval=1))
+        bar[0].set_postfix(loss=f"{loss:.3f}", refresh=False)
+        bar[0].update(step - bar[0].n)
+        if step == total:
+            bar[0].close()
+
+    return on_step
 
 
 @app.command(epilog="Example: provgym version")
@@ -118,7 +140,7 @@ def graphecho(
         out,
         seed,
         {"train": train, "dev": dev, "test": test},
-        [name for name in conditions.split(",") if name],
+        names_of(conditions),
         general_draws,
         checked(ExportFormat, file_format, "--format"),
     )
@@ -144,8 +166,14 @@ def check(
         gold = ", ".join(f"{n} {name}" for name, n in sorted(Counter(i.gold.value for i in chosen).items()))
         conditions = ", ".join(f"{n} {name}" for name, n in sorted(Counter(i.condition for i in chosen).items()))
         typer.echo(f"{split}: {claims} claims, {len(chosen)} instances; gold: {gold}; conditions: {conditions}")
-    if report.bad_total or not instances:
-        raise ValueError(f"{report.bad_total} bad lines, {len(instances)} instances; see docs/claim_files.md")
+    names = ", ".join(str(file) for file in files)
+    if report.bad_total:
+        raise ValueError(
+            f"{names}: {report.bad_total} bad lines, {len(instances)} instances; the first: {report.bad_lines[0]}. "
+            "Correct them (docs/claim_files.md), or let --lenient leave them out where the file is used"
+        )
+    if not instances:
+        raise ValueError(f"{names}: no line with a claim, expected at least one; see docs/claim_files.md")
 
 
 if __name__ == "__main__":

@@ -7,32 +7,54 @@ traceback instead. Everything heavy is imported inside the command that needs it
 from __future__ import annotations
 
 import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import typer
 from typer.core import TyperGroup
 
-USER_ERRORS = (ValueError, OSError, ImportError, RuntimeError)
-"""What a wrong request, a missing file or package, or a full disk raises; anything else is our own bug."""
+USER_ERRORS = (ValueError, OSError, ImportError, RuntimeError, MemoryError)
+"""What a wrong request, a missing file or package, a full disk or memory raises; anything else is our own bug."""
+
+UsageError: Any = typer.BadParameter.__mro__[1]
+"""What typer raises where a command line can't be read; it has no public name of its own."""
 
 
 class _OneLineErrors(TyperGroup):
-    """Runs a command; what it raises about a request becomes one line."""
+    """Reads and runs a command; what it raises about a request becomes one line."""
 
-    def invoke(self, ctx: Any) -> Any:  # typer's own type for it is private
-        """Run the command."""
-        try:
+    def make_context(self, *args: Any, **kwargs: Any) -> Any:  # typer's own types for it are private
+        """Read what stands before the command's name."""
+        with _one_line_errors():
+            return super().make_context(*args, **kwargs)
+
+    def invoke(self, ctx: Any) -> Any:
+        """Read the command's own words and run it."""
+        with _one_line_errors():
             return super().invoke(ctx)
-        except (typer.Exit, typer.Abort):  # both are RuntimeErrors
+
+
+@contextmanager
+def _one_line_errors() -> Iterator[None]:
+    try:
+        yield
+    except (typer.Exit, typer.Abort):  # both are RuntimeErrors
+        raise
+    except KeyboardInterrupt:
+        typer.echo("\ninterrupted; finished work is kept, the same command goes on from there", err=True)
+        raise typer.Exit(130) from None
+    except UsageError as error:
+        if error.ctx is None or type(error).__name__ == "NoArgsIsHelpError":  # typer shows the group's help
             raise
-        except KeyboardInterrupt:
-            typer.echo("\ninterrupted; finished work is kept, the same command goes on from there", err=True)
-            raise typer.Exit(130) from None
-        except USER_ERRORS as error:
-            if os.environ.get("PROVGYM_DEBUG"):
-                raise
-            typer.echo(f"error: {_one_line(error)}", err=True)
-            raise typer.Exit(2) from None
+        typer.echo(f"error: {_usage_line(error)}", err=True)
+        raise typer.Exit(2) from None
+    except USER_ERRORS as error:
+        if os.environ.get("PROVGYM_DEBUG"):
+            raise
+        typer.echo(f"error: {_one_line(error)}", err=True)
+        raise typer.Exit(2) from None
 
 
 def new_group(text: str) -> typer.Typer:
@@ -61,10 +83,56 @@ def checked(kind: Any, value: str, option: str) -> Any:
         raise ValueError(f"{option} {value!r}: {error.errors()[0]['msg']}") from error
 
 
-def _one_line(error: BaseException) -> str:
+def names_of(text: str) -> list[str]:
+    """Return names that stand in one text, by commas.
+
+    Example:
+        >>> names_of("C1, C2,"), names_of("")
+        (['C1', 'C2'], [])
+    """
+    return [name for part in text.split(",") if (name := part.strip())]
+
+
+def progress_bars(unit: str, *, is_shown: bool) -> Callable[[str, int, int], None]:
+    """Return what draws a progress bar for each name it is told of: called with (name, done, total)."""
+    from tqdm.auto import tqdm
+
+    bars: dict[str, Any] = {}
+
+    def on_progress(name: str, done: int, total: int) -> None:
+        if name not in bars:
+            bars[name] = tqdm(desc=name, total=total, unit=unit, disable=not is_shown, mininterval=1)
+        bars[name].update(done - bars[name].n)
+        if done == total:
+            bars[name].close()
+
+    return on_progress
+
+
+def _usage_line(error: Any) -> str:
+    """Say which words could not be read, what was expected, and where the command is explained."""
     from pydantic import ValidationError
 
-    from provgym.eval.problems import problems_of
+    cause = error.__cause__
+    found = f"; found {cause.errors()[0]['input']!r}" if isinstance(cause, ValidationError) else ""
+    # Typer names the command by the name of its Python function where it runs inside another program.
+    command = " ".join(["provgym", *error.ctx.command_path.split()[1:]])
+    return " ".join(f"{error.format_message().rstrip('.')}{found}. See {command} --help".split())
 
-    text = problems_of(error) if isinstance(error, ValidationError) else str(error) or type(error).__name__
-    return " ".join(" ".join([text, *getattr(error, "__notes__", ())]).split())
+
+def _one_line(error: BaseException) -> str:
+    from provgym.eval.problems import one_line
+
+    if _is_out_of_memory(error):
+        error.add_note("too much at once for this machine's memory: lower --max-rows, --max-length or --limit")
+    return one_line(error)
+
+
+def _is_out_of_memory(error: BaseException) -> bool:
+    if isinstance(error, MemoryError):
+        return True
+    if "torch" not in sys.modules or not isinstance(error, Exception):
+        return False
+    from accelerate.utils.memory import should_reduce_batch_size
+
+    return bool(should_reduce_batch_size(error))

@@ -160,7 +160,8 @@ def measure(policy: str, *, steps: int = 30, start: Path | None = None) -> dict[
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory(prefix="provgym-bench-") as folder:
         total = steps + WARM_UP_STEPS
-        overrides = ["--runs_dir", folder, "--checkpoints.every", str(total + 1)]
+        # Without an adapter: what a step costs is to be measured without a warm start.
+        overrides = ["--runs_dir", folder, "--checkpoints.every", str(total + 1), "--model.adapter", "null"]
         if start is not None:
             overrides += ["--model.path", str(start)]
         config = load_config(PaptConfig, str(REPOSITORY / CONFIGS[policy]), overrides)

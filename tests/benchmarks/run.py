@@ -44,6 +44,11 @@ FIGURES: Mapping[str, tuple[str, str]] = {
     "papt_overhead_share_smollm2": ("overhead-smollm2", "<= 0.10"),
     "env_steps_vs_cartpole": ("env", ">= 0.5"),
     "env_step_growth": ("env", "<= 2"),
+    "evaluation_episodes_per_s": ("evaluation", "higher"),
+    "evaluation_speedup_vs_one_by_one": ("evaluation", "higher"),
+    "shared_prefix_speedup": ("prefix-tiny", "higher"),
+    "shared_prefix_speedup_long": ("prefix-long", ">= 2"),
+    "shared_prefix_share_of_bound": ("prefix-long", ">= 0.8"),
 }
 PARTS = tuple(dict.fromkeys(part for part, _ in FIGURES.values()))
 VERSIONS = ("provgym", "torch", "transformers", "trl", "peft", "accelerate", "gymnasium", "numpy")
@@ -64,6 +69,17 @@ class Report:
             found = measure_envs()
             return {name: found[name] for name in ("env_steps_vs_cartpole", "env_step_growth")}, dict(found)
         suffix = "" if policy == "tiny" else f"_{policy}"
+        if kind == "evaluation":
+            from tests.benchmarks.bench_evaluation import measure as measure_evaluation  # imports TRL
+
+            found = measure_evaluation(on_play=self._on_play)
+            return {f"evaluation_{name}": found[name] for name in ("episodes_per_s", "speedup_vs_one_by_one")}, found
+        if kind == "prefix":
+            from tests.benchmarks.bench_shared_prefix import measure as measure_prefix  # imports TRL
+
+            found = measure_prefix(policy, on_pass=self._on_play)
+            share = {"shared_prefix_share_of_bound": found["share_of_bound"]} if policy == "long" else {}
+            return {f"shared_prefix_speedup{suffix}": found["speedup"], **share}, found
         if kind == "rollout":
             from tests.benchmarks.bench_rollout import measure as measure_rollout  # imports TRL
 

@@ -21,6 +21,11 @@ NAMES = {
     "papt_overhead_share_smollm2",
     "env_steps_vs_cartpole",
     "env_step_growth",
+    "evaluation_episodes_per_s",
+    "evaluation_speedup_vs_one_by_one",
+    "shared_prefix_speedup",
+    "shared_prefix_speedup_long",
+    "shared_prefix_share_of_bound",
 }
 
 

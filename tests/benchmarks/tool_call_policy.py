@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,7 +20,6 @@ import numpy as np
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
-from torch import Tensor, nn
 from transformers import (
     AutoTokenizer,
     LlamaConfig,
@@ -42,6 +41,7 @@ from provgym.generators.graphecho import GraphEcho
 from provgym.generators.scripted import naive_path_counter, start_episode
 from provgym.generators.seeds import Purpose, derive_rng
 from provgym.generators.smollm2 import load_smollm2
+from provgym.trainers.cloning import ClonedRow, cloning_step, cosine_scale, separate_loss, walked_turns, write_row
 
 PAD, START, END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
 MARKUP = ("<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>")
@@ -88,13 +88,6 @@ class ToolCallPolicy(NamedTuple):
 
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
-
-
-class ClonedRow(NamedTuple):
-    """One episode as ids; ``mask`` is 1 where the policy speaks."""
-
-    ids: list[int]
-    mask: list[int]
 
 
 def dialogue_of(tokenizer: PreTrainedTokenizerBase) -> ChatDialogue:
@@ -168,13 +161,7 @@ def conversation_of(task: EpisodeTask) -> Conversation:
     """Play a task by :func:`first_fresh_walker`."""
     env = start_episode(task)
     rng = np.random.default_rng(0)  # the walker makes no choice
-    turns = []
-    done = False
-    while not done:
-        action = first_fresh_walker(env, rng)
-        turns.append((env.observation_lines, action))
-        _, _, terminated, truncated, _ = env.step(action)
-        done = terminated or truncated
+    turns = [(turn.lines, turn.action) for turn in walked_turns(env, first_fresh_walker, rng)]
     return [*turns, (env.observation_lines, LAST_WORD)]
 
 
@@ -192,15 +179,9 @@ def train_conversations(config: CloneConfig) -> Iterator[Conversation]:
 
 def clone_row(dialogue: ChatDialogue, tokenizer: PreTrainedTokenizerBase, turns: Conversation) -> ClonedRow:
     """Write an episode as ids, as the roll-out would have left it."""
-    ids: list[int] = []
-    mask: list[int] = []
     last_word = [*tokenizer.encode(LAST_WORD, add_special_tokens=False), dialogue.turn_end]
-    for lines, action in turns:
-        world = dialogue.reply(lines, ended=True) if ids else dialogue.opening(lines, TOOL_INSTRUCTIONS)
-        said = last_word if action == LAST_WORD else dialogue.encode_action(action)
-        ids += world + said
-        mask += [0] * len(world) + [1] * len(said)
-    return ClonedRow(ids, mask)
+    said = ((lines, last_word if text == LAST_WORD else dialogue.encode_action(text), True) for lines, text in turns)
+    return write_row(dialogue, said, TOOL_INSTRUCTIONS)
 
 
 def untrained(config: CloneConfig) -> ToolCallPolicy:
@@ -233,18 +214,6 @@ def untrained(config: CloneConfig) -> ToolCallPolicy:
         return ToolCallPolicy(LlamaForCausalLM(shape), tokenizer)
 
 
-def cloning_loss(model: PreTrainedModel, rows: Sequence[ClonedRow]) -> Tensor:
-    """Return the mean cross-entropy of what the policy says in the given episodes."""
-    width = max(len(row.ids) for row in rows)
-    ids = torch.tensor([row.ids + [0] * (width - len(row.ids)) for row in rows])  # (B, T)
-    said = torch.tensor([row.mask + [0] * (width - len(row.ids)) for row in rows])[:, 1:]  # (B, T-1)
-    # Padding on the right of a causal model is never looked at by what is in front of it.
-    hidden = model.get_decoder()(input_ids=ids).last_hidden_state  # (B, T, d)
-    places, columns = torch.nonzero(said, as_tuple=True)
-    logits = model.get_output_embeddings()(hidden[places, columns])  # (said tokens, V)
-    return nn.functional.cross_entropy(logits, ids[places, columns + 1])
-
-
 def clone(
     policy: ToolCallPolicy,
     config: CloneConfig,
@@ -257,16 +226,12 @@ def clone(
     optimizer = torch.optim.AdamW(parameters, lr=config.learning_rate, betas=(0.9, 0.98), weight_decay=0.0)
     policy.model.train()
     for step in range(config.steps):
-        scale = min(1.0, (step + 1) / config.warmup_steps) * 0.5 * (1 + math.cos(math.pi * step / config.steps))
+        scale = cosine_scale(step, config.steps, config.warmup_steps)
         optimizer.param_groups[0]["lr"] = config.learning_rate * scale
         rows = [clone_row(dialogue, policy.tokenizer, next(conversations)) for _ in range(config.rows)]
-        loss = cloning_loss(policy.model, rows)
-        optimizer.zero_grad()
-        torch.autograd.backward(loss)
-        nn.utils.clip_grad_norm_(parameters, 1.0)
-        optimizer.step()
+        loss = cloning_step(optimizer, partial(separate_loss, policy.model), rows, micro_batch=config.rows)
         if on_step is not None:
-            on_step(step + 1, float(loss.detach()))
+            on_step(step + 1, loss)
     policy.model.eval()
 
 

@@ -110,9 +110,32 @@ def test_m3_groups_unvisited_neighbours(instance_of: InstanceOf) -> None:
 def test_hidden_ids_stay_hidden_in_the_moves(instance_of: InstanceOf) -> None:
     """With ``preview_ids: visited`` a move names a source once a node of it was visited, and no sooner."""
     shown = Shown(instance_of([2], [1]), [1, 3], preview_ids="visited")
-    parts = {2: move("S1", shown.alias(2)), 3: shown.alias(3), 4: move("S1", shown.alias(4))}
-    assert shown.footers[1] == f"Left 19. Moves {' '.join(parts[n] for n in shown.order([2, 3, 4]))} [n0]."
+    known = " ".join(move("S1", shown.alias(n)) for n in shown.order([2, 4]))
+    assert shown.footers[1] == f"Left 19. Moves {shown.alias(3)} {known} [n0]."
     assert move("S2", shown.alias(6)) in shown.footers[2]
+
+
+@pytest.mark.parametrize("mitigation", ["M1", "M2"])
+@pytest.mark.parametrize("seed", range(8))
+def test_no_move_without_a_label_follows_one_with_a_label(
+    instance_of: InstanceOf, mitigation: Mitigation, seed: int
+) -> None:
+    """With ``preview_ids: visited`` a line can't be read as if a label held for several moves behind it."""
+    shown = Shown(instance_of([3, 2], [4]), [1, 4], seed=seed, mitigation=mitigation, preview_ids="visited")
+    for footer in shown.footers[1:]:
+        fresh = footer.partition(" Moves ")[2].partition(" [")[0].split()
+        labels = [place for place, word in enumerate(fresh) if word.startswith("S")]
+        assert labels, footer
+        assert [word[0] for word in fresh[labels[0] :]] == ["S", "n"] * len(labels), footer
+
+
+def test_default_texts_stay_as_the_shipped_weights_read_them(instance_of: InstanceOf) -> None:
+    """With ids shown, moves past the twelfth follow by alias alone, in order of discovery."""
+    footer = Shown(instance_of([5, 5], [5, 5]), [1], seed=0).footers[1]
+    words = footer.partition(" Moves ")[2].partition(" [")[0].split()
+    assert [word[0] for word in words[:24]] == ["S", "n"] * 12
+    assert all(word.startswith("n") for word in words[24:])
+    assert aliases_in(" ".join(words)) == sorted(aliases_in(" ".join(words)))
 
 
 @pytest.mark.parametrize("mitigation", MITIGATIONS)

@@ -96,7 +96,7 @@ def test_each_append_is_readable_at_once(make_episode: Make, tmp_path: Path) -> 
 def test_bad_line_is_named_with_file_and_number(make_episode: Make, tmp_path: Path, line: str) -> None:
     path = tmp_path / "episodes.jsonl"
     path.write_bytes(to_line(make_episode()) + b"\n" + line.encode() + b"\n")
-    with pytest.raises(ValueError, match=r"episodes\.jsonl, line 3: not a stored episode"):
+    with pytest.raises(ValueError, match=r"episodes\.jsonl, line 3: found .*, expected a stored episode"):
         read_episodes(path)
 
 
@@ -104,7 +104,7 @@ def test_missing_and_unknown_files_are_named(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="gone.jsonl"):
         read_episodes(tmp_path / "gone.jsonl")
     (tmp_path / "episodes.csv").write_text("x")
-    with pytest.raises(ValueError, match=r"must end in \.jsonl or \.parquet"):
+    with pytest.raises(ValueError, match=r"expected one that ends in \.jsonl or \.parquet"):
         read_episodes(tmp_path / "episodes.csv")
     (tmp_path / "bad.parquet").write_text("x")
     with pytest.raises(ValueError, match=r"bad\.parquet is no table"):

@@ -127,7 +127,8 @@ def test_comparisons_against_a_baseline_and_of_every_pair(three: dict[str, list[
     row = comparison_table(found).rows[0]
     assert row[:4] == ("trained - start", "accuracy", "0.750", "0.250")
     assert row[4].startswith("+0.500 [+")
-    assert row[5:] == ("8", "0")
+    # Two pairs on one metric: Holm doubles the smaller p (6:0), not this one.
+    assert row[7:] == ("4:0:4", "0.125", "0.125", "8", "0")
 
 
 def test_comparisons_that_make_no_sense_are_named(three: dict[str, list[Episode]]) -> None:
@@ -168,7 +169,7 @@ def test_bars_are_as_high_as_their_figures(tmp_path: Path, monkeypatch: pytest.M
     import provgym.eval.plots as plots
 
     kept: list[Figure] = []
-    monkeypatch.setattr(plots, "_save", lambda figure, path: kept.append(figure))
+    monkeypatch.setattr(plots, "save_figure", lambda figure, path: kept.append(figure))
     plot_policies({"start": B, "PAPT": A}, tmp_path / "x.png", metrics=["accuracy"])
     named, general = kept[0].axes
     assert [bar.get_height() for bar in named.patches if isinstance(bar, Rectangle)] == [0.4, 0.9]

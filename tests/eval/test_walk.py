@@ -48,6 +48,7 @@ def test_files_that_are_left_behind(whole: WalkEvalResult) -> None:
         "episodes.parquet",
         "plots/conditions.png",
         "plots/metrics.png",
+        "plots/reliability.png",
         "summary.json",
     ]
     assert read_episodes(whole.out_dir / "episodes.jsonl") == list(whole.episodes)
@@ -172,7 +173,8 @@ def test_errors_are_counted_never_scored_and_played_again(flaky: Any, tmp_path: 
     assert (accuracy.value, accuracy.n) == (1.0, 8)
     assert result.summary.coverage.share == 0.8
     assert result.summary.endings["C1"]["error"] == 2
-    assert result.notes == ("2 of 10 episodes ended in error and are not scored",)
+    (note,) = result.notes
+    assert note.startswith("2 of 10 episodes ended in error and are not scored: coverage 80%; ")
     kept = evaluate(config, flaky(oracle), tmp_path, plots=False, retry_errors=False)
     assert kept.summary.coverage.errors == 2
     retry = flaky(oracle)

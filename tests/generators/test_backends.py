@@ -11,21 +11,12 @@ import pytest
 from pydantic import TypeAdapter, ValidationError
 from transformers import PreTrainedModel
 
-from provgym.generators.backends import (
-    WALKERS,
-    EndpointSpec,
-    HFSpec,
-    PolicySpec,
-    ScriptedSpec,
-    SmolLM2Spec,
-    TinySpec,
-    end_ids_of,
-    load_policy,
-    resolve_model_path,
-)
+from provgym.generators.backends import WALKERS, load_policy
 from provgym.generators.chat_actions import TOOL_INSTRUCTIONS
 from provgym.generators.endpoint import EndpointPolicy
-from provgym.generators.endpoint_client import EndpointConfig
+from provgym.generators.endpoint_config import EndpointConfig
+from provgym.generators.model_policies import end_ids_of, resolve_model_path
+from provgym.generators.policy_kinds import EndpointSpec, HFSpec, PolicySpec, ScriptedSpec, SmolLM2Spec, TinySpec
 from provgym.generators.tiny import build_model as build_tiny
 from provgym.generators.tiny import build_tokenizer
 from provgym.rewards.outcome import Ending
@@ -141,6 +132,7 @@ def test_specs_are_read_from_plain_data(data: dict[str, Any], kind: type) -> Non
         {"kind": "scripted", "walker": "best"},
         {"kind": "hf"},
         {"kind": "tiny", "max_rows": 0},
+        {"kind": "tiny", "max_rows": 99_999_999},
         {"kind": "tiny", "temprature": 1},
         {"kind": "tiny", "temperature": float("inf")},
     ],
@@ -153,9 +145,9 @@ def test_bad_specs_are_refused(data: dict[str, Any]) -> None:
 
 
 def test_model_names_resolve(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    from provgym.generators import backends
+    from provgym.generators import model_policies
 
-    monkeypatch.setattr(backends, "convert_smollm2", lambda: tmp_path)
+    monkeypatch.setattr(model_policies, "convert_smollm2", lambda: tmp_path)
     assert resolve_model_path("smollm2-135m") == str(tmp_path)
     assert resolve_model_path("Qwen/Qwen3-4B") == "Qwen/Qwen3-4B"
 

@@ -9,10 +9,14 @@ from hypothesis import strategies as st
 from scipy.stats import chisquare
 
 from provgym.generators.conditions import (
+    ADVERSARIAL,
+    AGREEING,
     CONFLICT_CONDITIONS,
+    GENERAL,
     MAX_ROUTES,
     MAX_SOURCES,
     Condition,
+    draw_condition,
     draw_general,
     parse_condition,
 )
@@ -123,3 +127,30 @@ def test_a_general_draw_names_itself() -> None:
     for _ in range(200):
         condition = draw_general(rng)
         assert parse_condition(condition.name) == condition
+
+
+def test_adversarial_by_hand() -> None:
+    """Who counts routes errs on C2, C2R and 1+1|3, not on C1, C3, C4; on a tie of routes against a majority too."""
+    wrong = ("C2", "C2R", "1+1|3", "1+1|2", "1+2|2+2", "5+5|1+1+1")
+    right = ("C1", "C3", "C4", "1S5P", "5S5P", "3+1|2", "2|2")
+    assert all(parse_condition(name).is_adversarial for name in wrong)
+    assert not any(parse_condition(name).is_adversarial for name in right)
+
+
+@pytest.mark.parametrize(("name", "wanted"), [(ADVERSARIAL, True), (AGREEING, False)])
+def test_kinds_of_general_conditions_keep_verdicts_balanced(name: str, wanted: bool) -> None:
+    """Rejecting draws would favour MIXED, which routes seldom tie for: the verdict is drawn once."""
+    rng = np.random.default_rng(14)
+    drawn = [draw_condition(name, rng) for _ in range(900)]
+    assert {condition.is_adversarial for condition in drawn} == {wanted}
+    counts = Counter(condition.gold for condition in drawn)
+    assert chisquare([counts[verdict] for verdict in Verdict]).pvalue > 0.001
+
+
+def test_a_plain_general_draw_is_what_it_always_was() -> None:
+    """Draws are part of the data: these were made before there were kinds."""
+    rng = np.random.default_rng(15)
+    drawn = [draw_condition(GENERAL, rng).name for _ in range(4)]
+    assert drawn == ["4+5+2+2|2+1+3+3", "5|4", "4|3+2", "4+1|5+1"]
+    with pytest.raises(ValueError, match="'C1' is not drawn; those that are: general, general-adversarial"):
+        draw_condition("C1", rng)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import http.server
 import json
-import threading
-from collections.abc import Callable, Iterator
+import logging
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from pathlib import Path
@@ -16,7 +17,9 @@ import httpx
 import pytest
 
 from provgym.generators.endpoint import EndpointPolicy
-from provgym.generators.endpoint_client import EndpointConfig
+from provgym.generators.endpoint_config import EndpointConfig
+from provgym.generators.endpoint_entry import ledger_totals
+from provgym.generators.endpoint_ledger import read_ledger
 from provgym.generators.engine import Sampling
 from provgym.generators.episode import Episode, EpisodeTask
 from provgym.rewards.outcome import Ending
@@ -145,11 +148,13 @@ def test_retry_after_is_honoured(build_tasks: Any, style: str) -> None:
         (httpx.Response(401, text="no key"), "refused", 1),
         (httpx.Response(404, text="no such model"), "refused", 1),
         (httpx.Response(200, json={"choices": []}), "no_choices", 1),
-        (httpx.Response(200, text="<html>"), "malformed", 1),
+        (httpx.Response(200, text="<html>"), "not_json", 3),
         (httpx.Response(200, json=[1]), "malformed", 1),
         (httpx.Response(200, json={"choices": [{"text": "x"}]}), "malformed", 1),
         (httpx.Response(200, json={"choices": "no"}), "malformed", 1),
-        (httpx.Response(200, text="[" * 100_000), "malformed", 1),
+        (httpx.Response(200, text="[" * 100_000), "not_json", 3),
+        (httpx.Response(200, content=b" " * (17 * 1024 * 1024)), "malformed", 1),
+        (httpx.Response(307, headers={"location": "http://elsewhere.test/"}), "refused", 1),
         (answer(None), "no_content", 1),
     ],
 )
@@ -173,7 +178,12 @@ def test_connection_errors_back_off_and_then_fail(build_tasks: Any) -> None:
     (episode,) = played.policy.play(single(build_tasks))
     assert episode.error is not None
     assert episode.error.startswith("connection: ")
-    assert played.waits == [1.0, 2.0, 3.0]
+    assert len(played.waits) == 3
+    for wait, longest in zip(played.waits, [1.0, 2.0, 3.0], strict=True):
+        assert longest / 2 < wait <= longest
+    again = Played(handler, max_attempts=4, max_wait_s=3)
+    again.policy.play(single(build_tasks))
+    assert again.waits == played.waits
 
 
 def test_a_conversation_that_no_longer_fits_is_truncated(build_tasks: Any) -> None:
@@ -214,6 +224,8 @@ def test_nothing_is_paid_for_twice_and_replicates_are_told_apart(build_tasks: An
     assert len({p["seed"] for p in first.payloads}) == 5
     second = Played(lambda request, n: answer(STOP), temperature=1.0, cache_dir=tmp_path)
     resumed = second.policy.play(tasks)
+    # Stored answers count with their tokens: a resumed evaluation shows the figures of an uninterrupted one.
+    assert [e.usage["completion_tokens"] for e in resumed] == [7] * 5
     assert [e.outcome.ending for e in resumed] == [Ending.ANSWERED] * 5
     assert len(second.payloads) == 2
     assert [e.usage.get("cached", 0) for e in resumed] == [1, 1, 1, 0, 0]
@@ -251,7 +263,22 @@ def test_a_failing_callback_stops_the_play(build_tasks: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "config", [{"base_url": "agents.test"}, {"model": ""}, {"timeout_s": 0}, {"max_attempts": 0}, {"modle": "x"}]
+    "config",
+    [
+        {"base_url": "agents.test"},
+        {"base_url": "http://"},
+        {"base_url": "http://user:secret@agents.test/v1"},
+        {"base_url": "http://agents.test/v1?key=secret"},
+        {"base_url": "http://agents.test:99999/v1"},
+        {"base_url": f"http://{'a' * 70}.test/v1"},
+        {"model": ""},
+        {"timeout_s": 0},
+        {"deadline_s": float("inf")},
+        {"max_attempts": 0},
+        {"modle": "x"},
+        {"extra_body": {"stream": True}},
+        {"extra_body": {"messages": []}},
+    ],
 )
 def test_impossible_configs_are_refused(config: dict[str, Any]) -> None:
     from pydantic import ValidationError
@@ -260,41 +287,222 @@ def test_impossible_configs_are_refused(config: dict[str, Any]) -> None:
         EndpointConfig.model_validate({"base_url": "http://a.test/v1", "model": "m", **config})
 
 
-class _Server(http.server.BaseHTTPRequestHandler):
-    def do_POST(self) -> None:
-        length = int(self.headers["content-length"])
-        assert json.loads(self.rfile.read(length))["model"] == "m"
-        if self.path != "/v1/chat/completions":
-            hang: threading.Event = self.server.hang  # type: ignore[attr-defined]
-            hang.wait(20)
-            return
-        body = answer(STOP).content
-        self.send_response(200)
-        self.send_header("content-length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, format: str, *args: object) -> None:
-        return
+def test_greedy_repeats_are_entries_of_their_own(build_tasks: Any, tmp_path: Path) -> None:
+    """A repeat of one request is another completion, whatever the server makes of its seed."""
+    tasks = [replace(task, sampling_seed=5) for task in build_tasks(conditions=[0], members=3)]
+    played = Played(lambda request, n: answer(STOP), cache_dir=tmp_path, sends_seed=False)
+    assert played.policy.play(tasks)[0].usage == {"attempts": 1, "prompt_tokens": 100, "completion_tokens": 7}
+    assert len(played.payloads) == 3
+    assert len({json.dumps(payload) for payload in played.payloads}) == 1
 
 
-@pytest.fixture
-def server() -> Iterator[str]:
-    service = http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Server)
-    service.hang = threading.Event()  # type: ignore[attr-defined]
-    thread = threading.Thread(target=service.serve_forever, daemon=True)
-    thread.start()
-    yield f"http://127.0.0.1:{service.server_address[1]}"
-    service.hang.set()  # type: ignore[attr-defined]
-    service.shutdown()
-    service.server_close()
+def test_equal_requests_at_once_are_asked_once(build_tasks: Any, tmp_path: Path) -> None:
+    (task,) = single(build_tasks)
+    played = Played(lambda request, n: answer(STOP), cache_dir=tmp_path)
+    episodes = played.policy.play([task] * 4)
+    assert len(played.payloads) == 1
+    assert sorted(e.usage.get("cached", 0) for e in episodes) == [0, 1, 1, 1]
+    assert {e.usage["completion_tokens"] for e in episodes} == {7}
 
 
-def test_a_real_server_answers_and_a_hanging_one_times_out(build_tasks: Any, server: str) -> None:
-    tasks = build_tasks(conditions=[0, 1])
-    policy = EndpointPolicy("e", EndpointConfig(base_url=f"{server}/v1", model="m"), Sampling(0.0))
-    assert [e.outcome.ending for e in policy.play(tasks)] == [Ending.ANSWERED] * 2
-    hanging = EndpointConfig(base_url=f"{server}/hang", model="m", timeout_s=0.2, max_attempts=1)
-    episodes = EndpointPolicy("e", hanging, Sampling(0.0)).play(tasks)
-    assert [e.outcome.ending for e in episodes] == [Ending.ERROR] * 2
-    assert {str(e.error).split(":")[0] for e in episodes} == {"timeout"}
+def test_every_attempt_is_in_the_ledger_once(build_tasks: Any, tmp_path: Path) -> None:
+    """Fault kind: one failure loses its siblings (every attempt in the ledger once)."""
+    path = tmp_path / "ledger.jsonl"
+    replies = [httpx.Response(429), answer('{"walk": "n1"}'), httpx.Response(503, text="down"), answer(STOP)]
+    played = Played(lambda request, n: replies[n], temperature=1.0, ledger=path)
+    (task,) = single(build_tasks)
+    played.policy.play([replace(task, member=3)])
+    entries = read_ledger(path)
+    assert [(e.outcome, e.status, e.attempt) for e in entries] == [
+        ("rate_limited", 429, 1),
+        ("answered", 200, 2),
+        ("server", 503, 1),
+        ("answered", 200, 2),
+    ]
+    assert [len({e.call for e in pair}) for pair in (entries[:2], entries[2:], entries)] == [1, 1, 2]
+    assert {(e.phase, e.replicate, e.model) for e in entries} == {("eval", 3, "m")}
+    assert entries[0].item == f"{task.instance.instance_id} M1/B3 turn 0"
+    totals = ledger_totals(entries)
+    assert (totals.requests, totals.answered, totals.failed) == (4, 2, 2)
+    assert (totals.prompt_tokens, totals.completion_tokens) == (200, 14)
+
+
+def test_training_and_evaluation_are_booked_apart(build_tasks: Any, tmp_path: Path) -> None:
+    path = tmp_path / "ledger.jsonl"
+    config = EndpointConfig(base_url="http://agents.test/v1", model="m", ledger=path)
+    for phase in ("train", "eval", "eval"):
+        transport = httpx.MockTransport(lambda request: answer(STOP))
+        EndpointPolicy("e", config, Sampling(0.0), phase=phase, transport=transport).play(single(build_tasks))
+    assert [ledger_totals(read_ledger(path), phase).requests for phase in ("train", "eval")] == [1, 2]
+
+
+def test_a_deadline_bounds_all_attempts_together(build_tasks: Any, tmp_path: Path) -> None:
+    """Fault kind: one failure loses its siblings (a worker that never answers)."""
+
+    class Silent(httpx.AsyncBaseTransport):
+        async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+            await asyncio.sleep(3600)
+            raise AssertionError("never answers")
+
+    path = tmp_path / "ledger.jsonl"
+    config = EndpointConfig(base_url="http://agents.test/v1", model="m", deadline_s=0.05, ledger=path)
+    (episode,) = EndpointPolicy("e", config, Sampling(0.0), transport=Silent()).play(single(build_tasks))
+    assert str(episode.error).startswith(
+        "deadline: http://agents.test/v1/chat/completions gave no answer within 0.05 s"
+    )
+    assert [e.outcome for e in read_ledger(path)] == ["cancelled"]
+    waiting = Played(lambda request, n: httpx.Response(429, headers={"retry-after": "50"}), deadline_s=49)
+    (episode,) = waiting.policy.play(single(build_tasks))
+    assert str(episode.error).startswith("rate_limited: ")
+    assert waiting.waits == []  # a wait beyond the deadline is not begun
+
+
+def test_three_workers_end_each_in_its_own_way(build_tasks: Any, tmp_path: Path) -> None:
+    """Fault kind: one failure loses its siblings: 10 ms; 429 with Retry-After twice; never answers."""
+    tasks = [replace(build_tasks(conditions=[0])[0], member=member, sampling_seed=member) for member in range(3)]
+    numbers: list[int] = []
+
+    class Mixed(httpx.AsyncBaseTransport):
+        async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+            seed = json.loads(request.content)["seed"]
+            if seed not in numbers:
+                numbers.append(seed)
+            worker = numbers.index(seed)
+            if worker == 2:
+                await asyncio.sleep(3600)
+            limited = worker == 1 and len([e for e in read_ledger(path) if e.outcome == "rate_limited"]) < 2
+            return httpx.Response(429, headers={"retry-after": "0"}) if limited else answer(STOP)
+
+    path = tmp_path / "ledger.jsonl"
+    config = EndpointConfig(
+        base_url="http://agents.test/v1", model="m", timeout_s=0.3, max_attempts=3, max_wait_s=0.01, ledger=path
+    )
+    episodes = EndpointPolicy("e", config, Sampling(1.0), transport=Mixed()).play(tasks)
+    assert sorted(e.outcome.ending for e in episodes) == [Ending.ANSWERED, Ending.ANSWERED, Ending.ERROR]
+    outcomes = Counter(e.outcome for e in read_ledger(path))
+    assert outcomes == {"answered": 2, "rate_limited": 2, "timeout": 3}
+
+
+def test_a_dead_server_is_given_up_and_a_recovered_one_is_not(build_tasks: Any) -> None:
+    down = Played(lambda request, n: httpx.Response(401, text="no"), give_up_after=3, max_concurrency=1)
+    errors = [str(e.error) for e in down.policy.play(build_tasks())]
+    assert len(down.payloads) == 3
+    assert [error.split(":")[0] for error in errors] == ["refused"] * 3 + ["given_up"] * 3
+    assert errors[3].startswith("given_up: 3 completions in a row failed, the last by refused: ")
+    shaky = Played(
+        lambda request, n: answer(STOP) if n % 3 == 2 else httpx.Response(401), give_up_after=3, max_concurrency=1
+    )
+    assert [e.outcome.ending for e in shaky.policy.play(build_tasks())].count(Ending.ANSWERED) == 2
+    empty = Played(lambda request, n: httpx.Response(200, json={"choices": []}), give_up_after=2, max_concurrency=1)
+    empty.policy.play(build_tasks())
+    assert len(empty.payloads) == 6  # a server that answers is asked on
+
+
+def test_no_key_is_written_anywhere(
+    build_tasks: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("MY_KEY", " sk-topsecret\n")
+    caplog.set_level(logging.DEBUG)
+
+    def handler(request: httpx.Request, n: int) -> httpx.Response:
+        sent = request.headers["authorization"]
+        if n == 0:
+            raise httpx.ConnectError(f"refused {sent}", request=request)
+        return answer('{"walk": "n1"}') if n == 1 else httpx.Response(403, text=f"bad key: {sent}")
+
+    folder = tmp_path / "kept"
+    played = Played(handler, api_key_env="MY_KEY", cache_dir=folder, ledger=folder / "ledger.jsonl")
+    (episode,) = played.policy.play(single(build_tasks))
+    assert played.headers[0]["authorization"] == "Bearer sk-topsecret"
+    assert str(episode.error).endswith("bad key: Bearer ***")
+    written = b"".join(path.read_bytes() for path in folder.rglob("*") if path.is_file())
+    assert b"bad key: Bearer ***" in written
+    assert b"topsecret" not in written
+    assert "topsecret" not in json.dumps(episode.to_json()) + caplog.text
+
+
+def test_a_key_that_cannot_be_had_is_an_error_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = EndpointConfig(base_url="http://agents.test/v1", model="m", api_key_env="MY_KEY")
+    monkeypatch.delenv("MY_KEY", raising=False)
+    with pytest.raises(ValueError, match="the environment variable MY_KEY is unset or empty; export it"):
+        EndpointPolicy("e", config, Sampling(0.0))
+    for value in ("two words", "schl\u00fcssel", "a\nb"):
+        monkeypatch.setenv("MY_KEY", value)
+        with pytest.raises(ValueError, match="MY_KEY holds no key: found") as caught:
+            EndpointPolicy("e", config, Sampling(0.0))
+        assert value not in str(caught.value)
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-elsewhere")
+    played = Played(lambda request, n: answer(STOP))
+    assert played.policy.name == "endpoint"
+    assert EndpointConfig(base_url="http://agents.test/v1", model="m").read_key() == ""
+
+
+def test_what_decides_answers_is_the_identity() -> None:
+    base = {"base_url": "http://agents.test/v1/", "model": "m"}
+    first = EndpointConfig.model_validate(base)
+    same = EndpointConfig.model_validate({**base, "base_url": "http://agents.test/v1", "timeout_s": 5, "ledger": "l"})
+    assert first.identity == same.identity
+    for other in ({"model": "n"}, {"max_tokens": 9}, {"extra_body": {"top_p": 0.9}}, {"sends_temperature": False}):
+        assert EndpointConfig.model_validate({**base, **other}).identity != first.identity
+
+
+def test_fields_that_a_server_does_not_know_are_left_out(build_tasks: Any) -> None:
+    played = Played(
+        lambda request, n: answer(STOP),
+        sends_seed=False,
+        sends_temperature=False,
+        max_tokens_field="max_completion_tokens",
+    )
+    played.policy.play(single(build_tasks))
+    assert set(played.payloads[0]) == {"model", "messages", "max_completion_tokens"}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"Sure!\n```json\n{STOP}\n```\nDone.",
+        f"```json {STOP}```",
+        f"```json\n{STOP}",
+        f"As {{sentence 2}} says: {STOP}",
+    ],
+)
+def test_wrapped_actions_are_read(build_tasks: Any, text: str) -> None:
+    """Fault kinds: fenced or wrapped JSON; braces and several objects."""
+    (episode,) = Played(lambda request, n: answer(text)).policy.play(single(build_tasks))
+    assert episode.outcome.ending is Ending.ANSWERED
+
+
+@pytest.mark.parametrize("text", ["", "{" * 1_000_000, '{"stop": {"verdict": "SUP', "\x00", "\ud83d"])
+def test_any_text_is_an_invalid_step_and_never_an_error(build_tasks: Any, text: str) -> None:
+    """Fault kind: braces and several objects (never an exception)."""
+    body = json.dumps({"choices": [{"message": {"content": text}}]}).encode()
+    (episode,) = Played(lambda request, n: httpx.Response(200, content=body)).policy.play(single(build_tasks))
+    assert episode.outcome.ending is Ending.TRUNCATED
+    assert episode.error is None
+
+
+def test_two_of_ten_claims_time_out(tmp_path: Path) -> None:
+    """Fault kind: endpoint failure scored as wrong. 8 of 8 scored, 2 errors, coverage 80 %."""
+    from provgym.eval.walk import evaluate
+    from provgym.eval.walk_config import WalkEvalConfig
+
+    config = WalkEvalConfig.model_validate({"conditions": ["C1"], "general_draws": 0, "limit": 10, "resamples": 50})
+    slow: list[str] = []
+
+    def handler(request: httpx.Request, n: int) -> httpx.Response:
+        claim = json.loads(request.content)["messages"][1]["content"].splitlines()[0]
+        if len(slow) < 2:
+            slow.append(claim)
+        if claim in slow:
+            raise httpx.ReadTimeout("slow", request=request)
+        return answer(STOP)
+
+    result = evaluate(config, Played(handler, max_attempts=1).policy, tmp_path, plots=False)
+    accuracy = result.metrics["accuracy"]
+    assert (accuracy.value, accuracy.n) == (1.0, 8)  # every gold verdict of C1 is MIXED
+    assert result.summary.coverage.to_json() == {"episodes": 10, "scored": 8, "errors": 2, "share": 0.8}
+    assert any("2 of 10 episodes ended in error and are not scored: coverage 80%" in note for note in result.notes)
+    asked = "endpoint: 10 requests, 0 answers stored before; 800 prompt and 56 completion tokens in all answers"
+    assert asked in result.notes
+    resumed = evaluate(config, Played(lambda request, n: answer(STOP)).policy, tmp_path, plots=False)
+    assert resumed.summary.coverage.to_json() == {"episodes": 10, "scored": 10, "errors": 0, "share": 1.0}

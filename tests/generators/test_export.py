@@ -145,6 +145,11 @@ def test_an_interrupted_export_leaves_no_card(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr("provgym.generators.export.write_claims", interrupted)
     with pytest.raises(KeyboardInterrupt):
         export_graphecho(tmp_path, 6, SIZES, ["C1"])
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["dev.jsonl", "test.jsonl", "train.jsonl"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == [
+        ".dataset.unfinished",
+        "dev.jsonl",
+        "test.jsonl",
+        "train.jsonl",
+    ]
     with pytest.raises(FileNotFoundError, match="dataset.json does not exist"):
         load_export(tmp_path)

@@ -10,8 +10,9 @@ import pytest
 import yaml
 from peft import LoraConfig, get_peft_model
 
-from provgym.generators.backends import EndpointSpec, HFSpec, ScriptedSpec, SmolLM2Spec, TinySpec, load_policy
-from provgym.generators.policy_spec import PolicyOptions, fingerprint_of, policy_spec, run_config_of
+from provgym.generators.backends import load_policy
+from provgym.generators.policy_kinds import EndpointSpec, HFSpec, ScriptedSpec, SmolLM2Spec, TinySpec
+from provgym.generators.policy_spec import PolicyOptions, fingerprint_of, policy_spec, policy_specs, run_config_of
 from provgym.generators.tiny import build_model, build_tokenizer, load_tiny
 
 
@@ -95,10 +96,10 @@ def test_adapters_of_language_models(tmp_path: Path, adapter_folder: Path, tiny_
         policy_spec(str(tmp_path / "qwen"), PolicyOptions(adapter=adapter_folder))
 
 
-def test_models_by_id_and_endpoints(tmp_path: Path) -> None:
-    spec = policy_spec("Qwen/Qwen3-4B", PolicyOptions(adapter=tmp_path, grammar="tool_call"))
+def test_models_by_id_and_endpoints(adapter_folder: Path) -> None:
+    spec = policy_spec("Qwen/Qwen3-4B", PolicyOptions(adapter=adapter_folder, grammar="tool_call"))
     assert isinstance(spec, HFSpec)
-    assert (spec.path, spec.adapter, spec.grammar) == ("Qwen/Qwen3-4B", tmp_path, "tool_call")
+    assert (spec.path, spec.adapter, spec.grammar) == ("Qwen/Qwen3-4B", adapter_folder, "tool_call")
     assert isinstance(policy_spec("smollm2"), SmolLM2Spec)
     spec = policy_spec("endpoint", PolicyOptions(base_url="http://localhost:1/v1", model="m", max_rows=4))
     assert isinstance(spec, EndpointSpec)
@@ -110,9 +111,20 @@ def test_models_by_id_and_endpoints(tmp_path: Path) -> None:
     [
         ("endpoint", PolicyOptions(model="m"), "lacks --base-url"),
         ("endpoint", PolicyOptions(), "lacks --base-url and --model"),
-        ("tiny", PolicyOptions(model="m"), "belongs to the policy 'endpoint'"),
-        ("naive", PolicyOptions(temperature=1.0), "does nothing for the scripted walker"),
-        ("tiny", PolicyOptions(adapter=Path("a")), "needs a Hugging Face model"),
+        ("tiny", PolicyOptions(model="m"), "--model m does nothing for policy 'tiny'.*it is for: endpoint"),
+        ("naive", PolicyOptions(temperature=1.0), "--sampled, at temperature 1.0 does nothing for policy 'naive'"),
+        ("naive", PolicyOptions(max_length=5), "--max-length 5 does nothing for policy 'naive'"),
+        ("naive", PolicyOptions(max_rows=4), "--max-rows 4 does nothing for policy 'naive'"),
+        ("naive", PolicyOptions(grammar="json"), "--grammar json does nothing for policy 'naive'"),
+        ("tiny", PolicyOptions(grammar="json"), "--grammar json does nothing for policy 'tiny'"),
+        ("tiny", PolicyOptions(grammar="prose"), "--grammar prose does nothing for policy 'tiny'"),
+        ("smollm2", PolicyOptions(grammar="prose"), "'json' or 'tool_call'"),
+        ("smollm2", PolicyOptions(max_rows=10**9), "less than or equal to 4096"),
+        (
+            "endpoint",
+            PolicyOptions(base_url="http://a.test/v1", model="m", max_length=9),
+            "--max-length 9 does nothing",
+        ),
         ("endpoint", PolicyOptions(base_url="localhost", model="m"), "base_url"),
     ],
 )
@@ -122,7 +134,15 @@ def test_options_that_would_be_ignored_are_refused(text: str, options: PolicyOpt
 
 
 @pytest.mark.parametrize(
-    ("text", "said"), [("naiv", "did you mean naive"), ("./nowhere", "is no folder"), ("a/b/c", "hub id")]
+    ("text", "said"),
+    [
+        ("naiv", "did you mean naive"),
+        ("./nowhere", "is no folder"),
+        ("a/b/c", "hub id"),
+        ("", "policy '' is no folder"),
+        ("  ", "names are naive, oracle"),
+        ("a b/c", "hub id"),
+    ],
 )
 def test_missing_policies_name_near_ones(text: str, said: str) -> None:
     with pytest.raises(FileNotFoundError, match=said):
@@ -162,3 +182,54 @@ def test_half_written_checkpoints_are_not_suggested(tmp_path: Path) -> None:
         (tmp_path / "checkpoints" / name).mkdir(parents=True)
     with pytest.raises(FileNotFoundError, match=r"has not finished; name a checkpoint, such as \S+/checkpoint-1000$"):
         policy_spec(str(tmp_path))
+
+
+def test_an_option_goes_to_the_policies_that_it_is_for() -> None:
+    """A scripted walker, a model and an endpoint stand side by side, each with what concerns it."""
+    options = PolicyOptions(
+        base_url="http://a.test/v1", model="m", temperature=0.5, max_rows=3, max_length=99, grammar="tool_call"
+    )
+    naive, tiny, chat, endpoint = policy_specs(["naive", "tiny", "smollm2", "endpoint"], options)
+    assert isinstance(naive, ScriptedSpec)
+    assert isinstance(tiny, TinySpec)
+    assert isinstance(chat, SmolLM2Spec)
+    assert isinstance(endpoint, EndpointSpec)
+    assert (tiny.temperature, tiny.max_rows, tiny.max_length) == (0.5, 3, 99)
+    assert (chat.grammar, chat.max_length) == ("tool_call", 99)
+    assert (endpoint.endpoint.max_concurrency, endpoint.temperature) == (3, 0.5)
+    with pytest.raises(ValueError, match="--grammar tool_call does nothing for policy 'naive', 'tiny'"):
+        policy_specs(["naive", "tiny"], PolicyOptions(grammar="tool_call"))
+
+
+def test_the_random_walker_can_be_sampled() -> None:
+    assert isinstance(policy_spec("random", PolicyOptions(temperature=1.0)), ScriptedSpec)
+
+
+def test_an_adapter_is_looked_for_before_anything_plays(tmp_path: Path, adapter_folder: Path) -> None:
+    for place in (tmp_path, tmp_path / "nowhere"):
+        with pytest.raises(FileNotFoundError, match=rf"--adapter {place} holds no adapter"):
+            policy_specs(["naive", "smollm2"], PolicyOptions(adapter=place))
+    with pytest.raises(ValueError, match=r"--adapter .* does nothing for policy 'tiny'.*a Hugging Face model"):
+        policy_spec("tiny", PolicyOptions(adapter=adapter_folder))
+
+
+def test_an_adapter_beside_a_tiny_folder_is_refused_by_name(tiny_folder: Path, adapter_folder: Path) -> None:
+    """Kind: adapter never reaches the engine. It is not dropped silently, whatever else is asked for."""
+    for options in (PolicyOptions(adapter=adapter_folder), PolicyOptions(adapter=adapter_folder, grammar="json")):
+        with pytest.raises(ValueError, match=f"--adapter {adapter_folder} needs .* tiny policy in {tiny_folder}"):
+            policy_spec(str(tiny_folder), options)
+
+
+@pytest.mark.parametrize("text", ["{", "[]", "", "null"])
+def test_a_damaged_adapter_file_is_named(tmp_path: Path, text: str) -> None:
+    (tmp_path / "adapter_config.json").write_text(text)
+    with pytest.raises(ValueError, match=r"adapter_config\.json .*download that folder again"):
+        policy_spec(str(tmp_path))
+
+
+def test_a_damaged_run_configuration_is_named(tmp_path: Path, tiny_folder: Path) -> None:
+    run = write_run(tmp_path / "run", {"kind": "tiny"}, tiny_folder)
+    (run / "config.yaml").write_text("phases: [")
+    for read in (policy_spec, run_config_of):
+        with pytest.raises(ValueError, match=r"config\.yaml is not valid YAML"):
+            read(str(run))

@@ -1,6 +1,7 @@
 """Group advantages: exact where rewards are equal or missing, an independent formula elsewhere."""
 
 from random import Random
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from numpy.typing import NDArray
 
-from provgym.rewards.advantages import group_advantages
+from provgym.rewards.advantages import AdvantageScale, group_advantages
 
 GROUPS = st.integers(2, 6).flatmap(
     lambda size: st.tuples(
@@ -29,10 +30,10 @@ def nan_at(rewards: list[float | None]) -> NDArray[np.float64]:
 
 @pytest.mark.parametrize("value", [0.35, 0.0, 1.0, -0.1])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("scale_by_std", [True, False])
-def test_equal_rewards_give_exactly_zero(value: float, dtype: type[np.floating], scale_by_std: bool) -> None:
+@pytest.mark.parametrize("scale", get_args(AdvantageScale))
+def test_equal_rewards_give_exactly_zero(value: float, dtype: type[np.floating], scale: AdvantageScale) -> None:
     """Fault kind "identical rewards": seven of 0.35, all 0, all 1."""
-    found = group_advantages(np.full(7, value, dtype=dtype), 7, scale_by_std=scale_by_std)
+    found = group_advantages(np.full(7, value, dtype=dtype), 7, scale=scale)
     assert (found.values == 0.0).all()
     assert found.zero_spread_groups == 1
     assert len(found.unscored_rows) == 0
@@ -61,7 +62,7 @@ def test_an_unscored_reward_is_left_out_of_the_baseline() -> None:
     assert found.values[1] == 0.0
     assert found.unscored_rows.tolist() == [1]
     assert found.zero_spread_groups == 0
-    centred = group_advantages(rewards, 4, scale_by_std=False)
+    centred = group_advantages(rewards, 4, scale="none")
     assert centred.values == pytest.approx([1 / 3, 0.0, -2 / 3, 1 / 3])
 
 
@@ -97,6 +98,34 @@ def test_epsilon_is_added_to_the_deviation() -> None:
     assert group_advantages(np.array([0.0, 2.0]), 2, epsilon=1.0).values == pytest.approx(
         [-1 / (2**0.5 + 1), 1 / (2**0.5 + 1)]
     )
+
+
+def test_the_spread_of_the_batch_by_hand() -> None:
+    """Groups 0 1 and 0 9, one row unscored beside each: one standard deviation for all four scored rewards."""
+    rewards = nan_at([0.0, 1.0, None, 0.0, None, 9.0])
+    std = np.std([0.0, 1.0, 0.0, 9.0], ddof=1)
+    found = group_advantages(rewards, 3, scale="batch")
+    assert found.values == pytest.approx(np.array([-0.5, 0.5, 0.0, -4.5, 0.0, 4.5]) / std)
+    assert found.zero_spread_groups == 0
+    damped = group_advantages(rewards, 3, scale="batch", epsilon=1.0)
+    assert damped.values == pytest.approx(np.array([-0.5, 0.5, 0.0, -4.5, 0.0, 4.5]) / (std + 1.0))
+
+
+def test_a_group_without_spread_stays_zero_whatever_the_batch() -> None:
+    """Fault kind "identical rewards": its neighbours' spread makes nothing of it."""
+    found = group_advantages(np.array([0.35, 0.35, 1.0, 0.0]), 2, scale="batch")
+    assert found.values[:2].tolist() == [0.0, 0.0]
+    assert found.values[2:].any()
+    assert found.zero_spread_groups == 1
+
+
+@given(GROUPS)
+def test_scales_differ_by_a_factor_alone(case: tuple[int, NDArray[np.float64]]) -> None:
+    """Batch: one positive factor for all; independent of TRL's formula, torch's standard deviation of all rewards."""
+    size, rewards = case
+    centred = group_advantages(rewards, size, scale="none").values
+    found = group_advantages(rewards, size, scale="batch").values
+    assert found * float(torch.tensor(rewards).std()) == pytest.approx(centred, abs=1e-9)
 
 
 @given(GROUPS)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from random import Random
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -12,12 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from provgym.rewards.advantages import group_advantages
-from provgym.rewards.credit import step_advantages, step_rewards
+from provgym.rewards.advantages import AdvantageScale, group_advantages
+from provgym.rewards.credit import shaping_rewards, step_advantages, step_rewards
 from provgym.rewards.outcome import Ending, Judgement, Verdict, WalkOutcome
 from provgym.rewards.rubric import Rubric, papt_rubric
 
 Rewards = NDArray[np.float64]
+SCALES: tuple[AdvantageScale, ...] = get_args(AdvantageScale)
 WALKED = WalkOutcome(
     gold=Verdict.MIXED,
     judgement=Judgement(Verdict.MIXED, 1, 1),
@@ -158,7 +160,7 @@ def test_the_carried_baseline_by_hand() -> None:
     Returns-to-go: A 2 1 1; B 0.5, carried on as 0.5 0.5; baselines 1.25, .75, .75.
     """
     a, b = np.array([1.0, 0.0, 1.0]), np.array([0.5])
-    found = step_advantages([a, b], 2, scale_by_std=False)
+    found = step_advantages([a, b], 2, scale="none")
     assert found[0].tolist() == [0.75, 0.25, 0.25]
     assert found[1].tolist() == [-0.75]
     scaled = step_advantages([a, b], 2)
@@ -174,7 +176,7 @@ def test_an_action_is_not_praised_for_what_came_before_it() -> None:
     actions are told apart by what they earned, an echo against a new source.
     """
     first, second = np.array([0.2, 0.2, 1.0]), np.array([0.2, -0.2, 1.0])
-    found = step_advantages([first, second], 2, scale_by_std=False)
+    found = step_advantages([first, second], 2, scale="none")
     assert found[0].tolist() == pytest.approx([0.2, 0.2, 0.0])
     assert found[1].tolist() == pytest.approx([-0.2, -0.2, 0.0])
 
@@ -187,13 +189,13 @@ def test_groups_do_not_meet() -> None:
     assert all(np.array_equal(one, two) for one, two in zip(together, apart, strict=True))
 
 
-@pytest.mark.parametrize("scale_by_std", [True, False])
-def test_equal_totals_give_exactly_zero(scale_by_std: bool) -> None:
+@pytest.mark.parametrize("scale", SCALES)
+def test_equal_totals_give_exactly_zero(scale: AdvantageScale) -> None:
     """Fault kind "identical rewards": one total, split in different ways, teaches nothing and is no NaN."""
     rows = [np.array([0.35]), np.array([0.1, 0.25]), np.array([0.35, 0.0, 0.0]), np.array([-1.0, 1.35])]
-    found = step_advantages(rows, 4, scale_by_std=scale_by_std)
+    found = step_advantages(rows, 4, scale=scale)
     assert [a.tolist() for a in found] == [[0.0], [0.0, 0.0], [0.0, 0.0, 0.0], [0.0, 0.0]]
-    seven = step_advantages([np.full(3, 0.1 * 3.5 / 3)] * 7, 7, scale_by_std=scale_by_std)
+    seven = step_advantages([np.full(3, 0.1 * 3.5 / 3)] * 7, 7, scale=scale)
     assert all(not a.any() for a in seven)
 
 
@@ -235,12 +237,14 @@ def totals_of(rows: list[Rewards | None]) -> Rewards:
     return np.array([math.nan if r is None else r.sum() for r in rows])
 
 
-@given(GROUPS, st.booleans())
-def test_the_first_action_gets_the_trajectory_s_advantage(case: tuple[int, list[Rewards | None]], scale: bool) -> None:
+@given(GROUPS, st.sampled_from(SCALES))
+def test_the_first_action_gets_the_trajectory_s_advantage(
+    case: tuple[int, list[Rewards | None]], scale: AdvantageScale
+) -> None:
     """What came from the first action onwards is the whole episode."""
     size, rows = case
-    found = step_advantages(rows, size, scale_by_std=scale, epsilon=1e-4)
-    expected = group_advantages(totals_of(rows), size, scale_by_std=scale, epsilon=1e-4).values
+    found = step_advantages(rows, size, scale=scale, epsilon=1e-4)
+    expected = group_advantages(totals_of(rows), size, scale=scale, epsilon=1e-4).values
     for row, own, value in zip(rows, found, expected.tolist(), strict=True):
         assert own.size == (0 if row is None else row.size)
         if row is not None:
@@ -276,3 +280,67 @@ def test_at_every_step_the_group_s_advantages_cancel_out(case: tuple[int, list[R
         # steps that all reach can be summed from outside.
         if all(step < a.size for a in found):
             assert sum(a[step] for a in found) == pytest.approx(0.0, abs=1e-9)
+
+
+def test_the_spread_of_the_batch_by_hand() -> None:
+    """Totals 1 and 0, 0 and 4 (mean 1.25): both groups are divided by one number, so the second counts for more."""
+    rows = [np.array([0.5, 0.5]), np.array([0.0]), np.array([0.0]), np.array([4.0])]
+    std = math.sqrt((0.25**2 + 1.25**2 + 1.25**2 + 2.75**2) / 3)
+    found = step_advantages(rows, 2, scale="batch")
+    assert found[0].tolist() == pytest.approx([0.5 / std, 0.25 / std])  # second step: 0.5 against 0.25
+    assert [a.tolist() for a in found[1:]] == [pytest.approx([x / std]) for x in (-0.5, -2.0, 2.0)]
+
+
+# ---------------------------------------------------------------- a potential over the way
+
+
+def test_shaping_by_hand() -> None:
+    """New source (of 4), nothing, new source, stop."""
+    potentials = [0.0, 0.25, 0.25, 0.5, 0.5]
+    assert shaping_rewards(potentials).tolist() == [0.25, 0.0, 0.25, 0.0]
+    assert shaping_rewards(potentials, is_repaid=True).tolist() == [0.25, 0.0, 0.25, -0.5]
+    assert shaping_rewards([0.0, 0.5], is_repaid=True).tolist() == [0.0], "one action: what it gains it pays back"
+
+
+@pytest.mark.parametrize("potentials", [[], [1.0]])
+def test_shaping_needs_an_action(potentials: list[float]) -> None:
+    with pytest.raises(ValueError, match=f"found {len(potentials)} potentials"):
+        shaping_rewards(potentials)
+
+
+# Eighths again, so that sums are exact.
+POTENTIALS = st.lists(st.integers(0, 8).map(lambda k: k / 8), min_size=2, max_size=6)
+
+
+@given(POTENTIALS)
+def test_undiscounted_shaping_telescopes(potentials: list[float]) -> None:
+    """Whatever lies between: the sum is the gain from start to end, or nothing if the end pays it back."""
+    assert shaping_rewards(potentials).sum() == potentials[-1] - potentials[0]
+    assert shaping_rewards(potentials, is_repaid=True).sum() == 0.0
+
+
+@given(st.integers(2, 5), st.data())
+def test_shaping_under_trajectory_advantages_is_a_term_at_the_end(size: int, data: st.DataObject) -> None:
+    """Repaid: the advantages are the very same. Not repaid: those of a total with the end's potential added."""
+    rows = [data.draw(ROWS) for _ in range(size)]
+    states = [data.draw(st.lists(st.integers(0, 8), min_size=len(r), max_size=len(r))) for r in rows]
+    potentials = [[0.0, *(k / 8 for k in own)] for own in states]
+    plain = np.array([r.sum() for r in rows])
+
+    def shaped(is_repaid: bool) -> Rewards:
+        pairs = zip(rows, potentials, strict=True)
+        return np.array([(r + shaping_rewards(p, is_repaid=is_repaid)).sum() for r, p in pairs])
+
+    assert group_advantages(shaped(True), size).values.tolist() == group_advantages(plain, size).values.tolist()
+    at_the_end = plain + np.array([p[-1] for p in potentials])
+    assert group_advantages(shaped(False), size).values.tolist() == group_advantages(at_the_end, size).values.tolist()
+
+
+def test_shaping_under_step_advantages_tells_when_the_gain_came() -> None:
+    """Two walks with one total: the early gain is no credit of later actions, so step advantages do differ."""
+    early, late = shaping_rewards([0.0, 1.0, 1.0]), shaping_rewards([0.0, 0.0, 1.0])
+    rest = [np.array([0.0, 1.0]), np.array([0.0, 0.0])]
+    found = step_advantages([rest[0] + early, rest[1] + late], 2, scale="none")
+    assert [a.tolist() for a in found] == [[0.5, 0.0], [-0.5, 0.0]]
+    plain = step_advantages(rest, 2, scale="none")
+    assert [a.tolist() for a in plain] == [[0.5, 0.5], [-0.5, -0.5]]

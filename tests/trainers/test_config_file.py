@@ -41,8 +41,8 @@ def test_numbers_come_in_either_form(tmp_path: Path, text: str) -> None:
 
 def test_no_is_false_for_a_truth_value_and_never_a_number(tmp_path: Path, file: Path) -> None:
     """Config typing: YAML `no`; and the neighbouring kind, true read as 1."""
-    assert load_config(PaptConfig, file, ["--optim.scale_advantages", "no"]).optim.scale_advantages is False
-    assert load_config(PaptConfig, file, ["--optim.scale_advantages", "False"]).optim.scale_advantages is False
+    for word in ("no", "False", "off"):
+        assert load_config(PaptConfig, file, ["--model.enable_thinking", word]).model.enable_thinking is False
     for word in ("no", "true", "True", "yes"):
         assert "key 'seed'" in refusal(file, "--seed", word)
     assert "truth value" in refusal(file, "--walk.budgets", "[6, true]")

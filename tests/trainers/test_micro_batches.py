@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from provgym.trainers.micro_batches import split_by_length
+from provgym.trainers.micro_batches import split_by_length, split_in_order
 
 
 def batch_of(prompts: list[int], completions: list[int]) -> dict[str, Any]:
@@ -38,6 +38,15 @@ def test_rows_stay_together_and_are_cut_to_their_own_widths() -> None:
     assert found[1]["completion_ids"].tolist() == [[1, 0], [3, 3]]
     assert found[1]["sampling_per_token_logps"].tolist() == [[-1.0, 0.0], [-3.0, -3.0]]
     assert [int(part["num_items_in_batch"]) for part in found] == [13, 13], "of the whole step, not of the part"
+
+
+def test_neighbours_keep_their_order() -> None:
+    found = split_in_order(batch_of([3, 5, 2, 4], [1, 6, 2, 4]), 2)
+    assert [part["advantages"].tolist() for part in found] == [[1.0, 2.0], [3.0, 4.0]]
+    assert [tuple(part["prompt_ids"].shape) for part in found] == [(2, 5), (2, 4)]
+    assert [tuple(part["completion_ids"].shape) for part in found] == [(2, 6), (2, 4)]
+    with pytest.raises(ValueError, match="3 rows do not split into 2 micro-batches"):
+        split_in_order(batch_of([1, 2, 3], [1, 2, 3]), 2)
 
 
 def test_advantages_of_each_token_are_cut_too() -> None:

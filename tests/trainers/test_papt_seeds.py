@@ -12,58 +12,14 @@ from typing import Any
 
 import pytest
 import yaml
+from tests.trainers.finished_runs import STUB, base_config, write_finished
 
-from provgym.eval.walk import evaluate
-from provgym.eval.walk_config import GraphEchoClaims, WalkEvalConfig
-from provgym.generators.baseline_walkers import random_walker
-from provgym.generators.scripted import ScriptedPolicy, echo_avoiding_oracle, naive_path_counter
-from provgym.trainers import papt_seeds
+from provgym.trainers import papt_seeds, run_grid
 from provgym.trainers.config_file import ConfigError, dump_config
-from provgym.trainers.papt import training_hash
 from provgym.trainers.papt_config import PaptConfig
-from provgym.trainers.papt_evaluation import summary_of
-from provgym.trainers.papt_seeds import SeedRun, plan_runs, run_missing, summarise_seeds
+from provgym.trainers.papt_seeds import plan_runs, summarise_seeds
+from provgym.trainers.run_grid import command_of, run_missing
 from provgym.trainers.seed_summary import pool, read_seed, seed_tables, variant_tables
-
-# A stand-in for a training run: copies finished files into place, or fails while a file FAIL-NAME stands.
-STUB = """
-import json, pathlib, shutil, sys
-import yaml
-config = yaml.safe_load(pathlib.Path(sys.argv[2]).read_text())
-finished = pathlib.Path(sys.argv[1])
-name, runs = config["name"], pathlib.Path(config["runs_dir"])
-with (finished / "launched.txt").open("a") as file:
-    file.write(name + "\\n")
-if (finished / f"FAIL-{name}").exists():
-    sys.exit(3)
-shutil.copytree(finished / name, runs / name, dirs_exist_ok=True)
-"""
-
-
-def base_config(runs_dir: Path, **fields: Any) -> PaptConfig:
-    data = {"name": "run", "runs_dir": str(runs_dir), "phases": [{"steps": 3}, {"steps": 2}]}
-    return PaptConfig.model_validate(data | fields)
-
-
-def write_finished(folder: Path, run: SeedRun, limit: int = 4) -> None:
-    """What a run leaves behind: a seed's policy is perfect (even seeds) or random (odd ones)."""
-    config = WalkEvalConfig(claims=GraphEchoClaims(splits={"train": 2, "dev": 1, "test": 4}), limit=limit, resamples=50)
-    trained = echo_avoiding_oracle if run.seed % 2 == 0 else random_walker
-    walkers = {"start": naive_path_counter, "trained": trained, "ceiling": echo_avoiding_oracle}
-    results = {
-        name: evaluate(config, ScriptedPolicy(name, walker), folder / "eval" / name, plots=False)
-        for name, walker in walkers.items()
-    }
-    summary = {
-        "name": run.config.name,
-        "seed": run.seed,
-        "training_hash": training_hash(run.config),
-        "config_hash": "0" * 12,
-        "selected_step": 3,
-        "start_fingerprint": "same",
-        **summary_of(results),
-    }
-    (folder / "summary.json").write_text(json.dumps(summary))
 
 
 @pytest.fixture(scope="module")
@@ -83,7 +39,7 @@ def launched(finished: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     def command(config_file: Path, accelerate: Path | None) -> list[str]:
         return [sys.executable, str(finished / "stub.py"), str(finished), str(config_file)]
 
-    monkeypatch.setattr(papt_seeds, "command_of", command)
+    monkeypatch.setattr(run_grid, "command_of", command)
     file = finished / "launched.txt"
     file.write_text("")
     for mark in finished.glob("FAIL-*"):
@@ -174,7 +130,7 @@ def test_another_training_under_the_same_name_is_refused(
     assert papt_seeds.main([*words, "--optim.learning_rate", "0.5"]) == 2
     message = capfd.readouterr().err
     assert "run-s1/summary.json was trained under configuration" in message
-    assert "another --name" in message
+    assert "another name" in message
     assert papt_seeds.main([*words, "--tracking.wandb", "disabled"]) == 0  # does not change what is trained
     (tmp_path / "runs" / "run-s1" / "summary.json").write_text("{half")
     assert papt_seeds.main(words) == 2
@@ -208,7 +164,7 @@ def test_interrupt_ends_the_running_process(
     def interrupt(seconds: float) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(papt_seeds, "command_of", lambda *_: [sys.executable, "-c", "import time; time.sleep(600)"])
+    monkeypatch.setattr(run_grid, "command_of", lambda *_: [sys.executable, "-c", "import time; time.sleep(600)"])
     monkeypatch.setattr(subprocess, "Popen", remember)
     monkeypatch.setattr(time, "sleep", interrupt)
     assert papt_seeds.main(["--config", str(config_file(tmp_path)), "--seeds", "1,2"]) == 130
@@ -218,9 +174,9 @@ def test_interrupt_ends_the_running_process(
 
 
 def test_command_of_a_run() -> None:
-    plain = papt_seeds.command_of(Path("a.yaml"), None)
+    plain = command_of(Path("a.yaml"), None)
     assert plain == [sys.executable, "-m", "provgym.trainers.papt", "--config", "a.yaml"]
-    launched = papt_seeds.command_of(Path("a.yaml"), Path("cpu2.yaml"))
+    launched = command_of(Path("a.yaml"), Path("cpu2.yaml"))
     assert launched[1:5] == ["-m", "accelerate.commands.launch", "--config_file", "cpu2.yaml"]
     assert launched[5:] == plain[1:]
 

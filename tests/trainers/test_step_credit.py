@@ -24,8 +24,16 @@ from provgym.generators.scripted import ScriptedPolicy, echo_avoiding_oracle, na
 from provgym.rewards.advantages import group_advantages
 from provgym.rewards.outcome import Ending, Judgement, Verdict, WalkOutcome
 from provgym.rewards.rubric import PAPT_WEIGHTS, Rubric, papt_rubric
-from provgym.trainers.papt_config import PaptConfig
-from provgym.trainers.step_credit import episode_step_rewards, spread_over_tokens
+from provgym.trainers.callbacks import step_figures
+from provgym.trainers.papt_config import OptimConfig, PaptConfig, ShapingConfig
+from provgym.trainers.step_credit import (
+    WalkState,
+    action_advantages,
+    episode_states,
+    episode_step_rewards,
+    spread_over_tokens,
+)
+from provgym.trainers.step_record import EpisodeRecord
 
 MakeConfig = Callable[..., PaptConfig]
 MakeTrainer = Callable[..., Any]
@@ -116,15 +124,12 @@ def test_an_episode_cut_by_length_blames_its_last_action() -> None:
 def test_played_episodes_are_split_without_remainder() -> None:
     """Walkers that echo, err, confirm and avoid, under every condition: the trace says what the outcome counts."""
 
-    def erring(env: Any, rng: np.random.Generator) -> str:
-        return ("walk n99", "what?")[int(rng.integers(2))] if rng.random() < 0.3 else random_walker(env, rng)
-
     data = GraphEcho.generate(3, {"train": 4})
     instances = data.instances("train", [*CONFLICT_CONDITIONS, GENERAL])
     tasks = [EpisodeTask(i, b, PresentationConfig(), n, n) for n, i in enumerate(instances) for b in (3, 6)]
     rubric = papt_rubric(weights={"illegal": -0.3})
     seen = set()
-    for walker in (naive_walker(0.2, 0.5), echo_avoiding_oracle, erring):
+    for walker in (naive_walker(0.2, 0.5), echo_avoiding_oracle, erring_walker):
         for episode in ScriptedPolicy("scripted", walker).play(tasks):
             outcome = episode.outcome
             found = episode_step_rewards(episode, rubric)
@@ -139,6 +144,149 @@ def test_played_episodes_are_split_without_remainder() -> None:
             assert sum(value > 0 for value in earned("illegal", episode)) == outcome.invalid_actions
             seen |= {step["kind"] for step in episode.trace}
     assert seen >= {"new", "echo", "connector", "illegal", "unparsed", "stop"}
+
+
+def erring_walker(env: Any, rng: np.random.Generator) -> str:
+    """A walker that errs in three actions of ten, in both ways."""
+    return ("walk n99", "what?")[int(rng.integers(2))] if rng.random() < 0.3 else random_walker(env, rng)
+
+
+# ---------------------------------------------------------------- shaping
+
+
+@pytest.mark.parametrize(
+    ("shaping", "expected"),
+    [
+        # Two of two sources are reached, by the first and the seventh action of nine.
+        ({"weight": 0.5}, [0.25, 0, 0, 0, 0, 0, 0.25, 0, 0]),
+        ({"weight": 0.5, "is_repaid": True}, [0.25, 0, 0, 0, 0, 0, 0.25, 0, -0.5]),
+        ({"weight": -1.0, "per": 10}, [-0.1, 0, 0, 0, 0, 0, -0.1, 0, 0]),
+    ],
+)
+def test_shaping_rewards_new_sources_beside_the_objective(shaping: dict[str, Any], expected: list[float]) -> None:
+    episode = episode_of(TRACE)
+    plain = episode_step_rewards(episode, papt_rubric())
+    shaped = episode_step_rewards(episode, papt_rubric(), ShapingConfig(**shaping))
+    assert (shaped - plain).tolist() == pytest.approx(expected)
+
+
+def test_shaping_of_an_episode_without_source_or_action() -> None:
+    """An own claim may have no evidence at all: nothing to divide by, nothing gained."""
+    nothing = episode_of([entry("connector"), entry("stop")], available_support=0)
+    found = episode_step_rewards(nothing, papt_rubric(), ShapingConfig(weight=1.0))
+    assert found.tolist() == episode_step_rewards(nothing, papt_rubric()).tolist()
+    cut = episode_of([], ending=Ending.TRUNCATED, judgement=None)
+    assert episode_step_rewards(cut, papt_rubric(), ShapingConfig(weight=1.0)).shape == (0,)
+
+
+def test_unpaid_shaping_is_coverage_of_what_is_available() -> None:
+    """Under step credit the share of available sources as a potential and as a term are one and the same."""
+    weights = {"coverage": 0.0}
+    covered = papt_rubric(weights={"coverage": 0.7}, coverage_basis="available")
+    for seed in range(6):
+        task = EpisodeTask(instances()[seed], 5, PresentationConfig(), seed, seed)
+        episode = ScriptedPolicy("scripted", erring_walker).play([task])[0]
+        if not episode.outcome.acquired:
+            continue  # coverage that nothing earned is 0 too, at the last action
+        shaped = episode_step_rewards(episode, papt_rubric(weights=weights), ShapingConfig(weight=0.7))
+        assert shaped.tolist() == pytest.approx(episode_step_rewards(episode, covered).tolist())
+
+
+def instances() -> list[Any]:
+    """Every condition of one claim."""
+    return GraphEcho.generate(3, {"train": 1}).instances("train", [*CONFLICT_CONDITIONS, GENERAL])
+
+
+# ---------------------------------------------------------------- states
+
+
+def test_states_by_hand() -> None:
+    """The state before each action: where, what was seen, what is left; an illegal action changes the last alone."""
+    trace: list[TraceEntry] = [
+        {"kind": "new", "node": "observation:r", "budget_left": 9, "atom": "a", "source": "s"},
+        {"kind": "illegal", "node": "observation:r", "budget_left": 8, "atom": None, "source": None},
+        {"kind": "connector", "node": "claim:c", "budget_left": 7, "atom": None, "source": None},
+        {"kind": "stop", "node": "claim:c", "budget_left": 7, "atom": None, "source": None},
+    ]
+    both = frozenset(("claim:c", "observation:r"))
+    assert episode_states(episode_of(trace)) == (
+        WalkState("claim:c", frozenset(("claim:c",)), 10),
+        WalkState("observation:r", both, 9),
+        WalkState("observation:r", both, 8),
+        WalkState("claim:c", both, 7),
+    )
+    assert episode_states(episode_of([])) == ()
+
+
+def test_states_from_traces_are_the_environment_s_own() -> None:
+    """An independent route: what the walk itself says, watched while walkers play, against what the trace tells."""
+    watched: list[tuple[int, frozenset[int], int]] = []
+
+    def watching(walker: Any) -> Any:
+        def act(env: Any, rng: np.random.Generator) -> str:
+            watched.append((env.walk.position, frozenset(env.walk.visited), env.walk.budget_left))
+            return str(walker(env, rng))
+
+        return act
+
+    kinds = set()
+    for instance in instances():
+        graph = instance.graph
+        for seed, walker in enumerate([random_walker, erring_walker, erring_walker, echo_avoiding_oracle]):
+            watched.clear()
+            task = EpisodeTask(instance, 4, PresentationConfig(), 0, seed)
+            episode = ScriptedPolicy("scripted", watching(walker)).play([task])[0]
+            expected = [WalkState(graph.node_id(p), frozenset(map(graph.node_id, v)), b) for p, v, b in watched]
+            assert list(episode_states(episode)) == expected
+            assert len(set(expected)) == len(expected), "no walk meets a state twice"
+            kinds |= {step["kind"] for step in episode.trace}
+    assert kinds >= {"new", "echo", "illegal", "unparsed", "stop"}
+
+
+def test_the_order_of_visits_is_no_part_of_the_state() -> None:
+    """Two ways to the same node over the same nodes at the same price are one state; another budget is not."""
+
+    def through(*nodes: str) -> Episode:
+        left = range(9, 0, -1)
+        return episode_of(
+            [
+                {"kind": "new", "node": node, "budget_left": b, "atom": node, "source": node}
+                for node, b in zip(nodes, left, strict=False)
+            ]
+        )
+
+    one, two = episode_states(through("x", "y", "z", "end")), episode_states(through("y", "x", "z", "end"))
+    assert [a == b for a, b in zip(one, two, strict=True)] == [True, False, False, True]
+    later = episode_states(through("x", "x", "y", "z", "end"))
+    assert (later[4].node, later[4].visited) == (one[3].node, one[3].visited)
+    assert later[4] != one[3]
+
+
+# ---------------------------------------------------------------- the two parts of group_step
+
+
+def record(total: float, step_rewards: Sequence[float] = (), states: Sequence[str] = ()) -> EpisodeRecord:
+    return EpisodeRecord("i", total, 1, {}, None, tuple(step_rewards), tuple(states))
+
+
+def test_both_parts_and_their_weight_by_hand() -> None:
+    """Totals 2, 0 and one unscored: trajectory parts 0.5 and -0.5, say; at a 2 against 0, the start likewise."""
+    records = [record(2.0, [0.0, 2.0], "sa"), record(math.nan), record(0.0, [1.0, -1.0, 0.0], "sab")]
+    trajectory = np.array([0.5, 0.0, -0.5])
+
+    def found(**optim: Any) -> list[list[float]]:
+        config = OptimConfig(credit="group_step", group_size=3, scale_advantages="none", **optim)
+        return [a.tolist() for a in action_advantages(records, trajectory, config, epsilon=0.0)]
+
+    # To go: 2 2; 0 -1 0. At s 2 and 0, at a 2 and -1, at b alone.
+    assert found() == [[1.5, 2.0], [], [-1.5, -2.0, -0.5]]
+    assert found(step_weight=2.0) == [[2.5, 3.5], [], [-2.5, -3.5, -0.5]]
+    assert found(step_weight=0.0) == [[0.5, 0.5], [], [-0.5, -0.5, -0.5]]
+
+
+def test_trajectory_credit_has_no_advantages_of_actions() -> None:
+    with pytest.raises(ValueError, match="credit 'trajectory' has no advantages of actions"):
+        action_advantages([record(0.0)] * 4, np.zeros(4), OptimConfig(), epsilon=0.0)
 
 
 # ---------------------------------------------------------------- from actions to tokens
@@ -263,3 +411,40 @@ def test_micro_batches_carry_the_tokens_advantages(
             ]
             rows += 1
     assert rows == 8
+
+
+def test_group_step_with_weight_zero_is_trajectory_credit(
+    make_config: MakeConfig, make_trainer: MakeTrainer, make_batch: MakeBatch
+) -> None:
+    """The same episodes, and on every trained token the same advantage: the step part alone is what is added."""
+    found = {}
+    for credit, weight in (("trajectory", 1.0), ("group_step", 0.0), ("group_step", 1.0)):
+        config = make_config(optim__credit=credit)
+        config = config.model_copy(update={"optim": config.optim.model_copy(update={"step_weight": weight})})
+        trainer = make_trainer(config)
+        found[credit, weight] = trainer, make_batch(trainer, config)
+    plain, without, with_part = (batch for _, batch in found.values())
+    assert torch.equal(plain["completion_ids"], with_part["completion_ids"]), "the test needs the same episodes"
+    trained = without["completion_mask"] * without["tool_mask"]
+    torch.testing.assert_close(without["advantages"], plain["advantages"][:, None] * trained, rtol=1e-6, atol=0)
+    assert not torch.equal(with_part["advantages"], without["advantages"])
+    trainer = found["group_step", 1.0][0]
+    share = step_figures(trainer.last_step)["rollout/step_partner_share"]
+    walks = [episode_states(episode) for episode in trainer.last_step.episodes]
+    groups = [[state for walk in walks[i : i + 4] for state in walk] for i in (0, 4)]
+    assert share == sum(group.count(s) > 1 for group in groups for s in group) / sum(map(len, groups))
+    assert 8 / sum(map(len, walks)) <= share <= 1, "all start at one state"
+    assert "rollout/step_partner_share" not in step_figures(found["trajectory", 1.0][0].last_step)
+    assert not found["trajectory", 1.0][0].last_step.records[0].states, "and only group_step sends states around"
+
+
+def test_first_actions_count_twice_under_group_step(
+    make_config: MakeConfig, make_trainer: MakeTrainer, make_batch: MakeBatch
+) -> None:
+    """At the start all members are partners, and the return-to-go is the total: both parts are the same number."""
+    config = make_config(optim__credit="group_step", optim__groups_per_step=4, optim__micro_batch=16)
+    trainer = make_trainer(config)
+    batch = make_batch(trainer, config)
+    totals = group_advantages(trainer.last_step.totals, 4, epsilon=1e-4).values
+    assert totals.any()
+    assert batch["advantages"][:, 0].numpy() == pytest.approx(2 * totals, abs=1e-5)

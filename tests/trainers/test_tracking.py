@@ -221,7 +221,6 @@ def test_without_wandb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(caught) == 1
     log_steps(tracker, 1, 3)
     tracker.log_episodes(3, [], [])
-    tracker.log_summary({"a": 1})
     assert [row["step"] for row in rows(tmp_path)] == [1, 2, 3]
 
 

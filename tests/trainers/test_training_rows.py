@@ -13,9 +13,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from provgym.envs.presentation import PresentationConfig
 from provgym.generators.conditions import CONFLICT_CONDITIONS, GENERAL
 from provgym.generators.episode import EpisodeTask
-from provgym.trainers.papt_config import PaptConfig
+from provgym.trainers.papt_config import PaptConfig, WalkConfig
+from provgym.trainers.papt_evaluation import walk_eval_config
 from provgym.trainers.training_rows import TrainingRows, load_pool
 
 
@@ -204,3 +206,90 @@ def test_own_claim_file_without_a_split_is_refused_before_training(tmp_path: Pat
     path = own_file(tmp_path, [s for s in ("train", "dev", "test") if s != missing])
     with pytest.raises(ValueError, match=f"own.jsonl has no instance with split '{missing}'"):
         build(data={"claims": str(path)})
+
+
+SHOWN = [{}, {"mitigation": "M3"}, {"mitigation": "M0", "moves": "aliases"}, {"preview_ids": "visited"}]
+
+
+def test_a_group_is_shown_one_presentation_and_groups_differ() -> None:
+    """Kind: correlated workers (within a group the instance, and how it is shown, are the same)."""
+    rows = build(steps=10, walk={"presentations": SHOWN})
+    allowed = rows.config.walk.training_presentations()
+    drawn: list[PresentationConfig] = []
+    for row in range(40):
+        shown = {rows.task(row, member).presentation for member in range(4)}
+        assert len(shown) == 1
+        drawn += shown
+    assert set(drawn) == set(allowed)
+    assert [rows.task(row, 0).presentation for row in range(40)] == drawn, "the same each time"
+    other = build(steps=10, seed=43, walk={"presentations": SHOWN})
+    assert [other.task(row, 0).presentation for row in range(40)] != drawn
+
+
+def test_presentations_are_drawn_with_equal_chances() -> None:
+    """Within five standard deviations over 600 rows; an entry given twice is drawn twice as often."""
+    rows = build(train=200, steps=150, walk={"presentations": [{}, {"mitigation": "M3"}, {"mitigation": "M3"}]})
+    counts = Counter(rows.task(row, 0).presentation.mitigation for row in range(600))
+    assert abs(counts["M1"] - 200) < 5 * (600 * 2 / 9) ** 0.5
+    assert counts["M1"] + counts["M3"] == 600
+
+
+def test_drawing_presentations_leaves_everything_else_as_it_was() -> None:
+    """Off by default, and on: the same instances, budgets, orders and sampling seeds, so that arms can be compared."""
+    plain, varied = (build(walk={"budgets": [3, 6], "presentations": presentations}) for presentations in ([], SHOWN))
+    for row in range(16):
+        one, two = plain.task(row, 1), varied.task(row, 1)
+        assert one.presentation == WalkConfig().presentation()
+        assert content(one)[:-4] == content(two)[:-4]
+        assert content(one)[-3:] == content(two)[-3:]
+
+
+def test_evaluation_keeps_the_plain_presentation() -> None:
+    config = build(walk={"mitigation": "M2", "presentations": SHOWN}).config
+    found = walk_eval_config(config, "dev", CONFLICT_CONDITIONS, 1, None)
+    assert found.mitigations == ("M2",)
+    assert found.presentation("M2") == config.walk.presentation()
+
+
+def is_adversarial(instance: Any) -> bool:
+    """Whether counting routes gives another verdict than the gold one, read from the graph itself."""
+    graph = instance.graph
+    stances = {atom.atom_id: atom.stance.value for atom in graph.atoms}
+    routes = Counter(stances[route.atom_id] for route in graph.routes)
+    majority = "MIXED" if routes["SUPPORT"] == routes["REFUTE"] else max(routes, key=lambda s: routes[s])
+    return bool(majority != instance.gold.value)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3, 0.5, 1.0])
+def test_adversarial_share_of_general_conditions(share: float) -> None:
+    """Exact over an epoch, carried over epochs; conflict conditions and the balance of verdicts are left alone."""
+    data = {"train_claims": 100, "dev_claims": 1, "test_claims": 1, "general_share": 0.6, "adversarial_share": share}
+    rows = build(steps=50, data=data)
+    walked_rows = walked(rows, 0, 200)
+    for epoch in (walked_rows[:100], walked_rows[100:]):
+        general = [i for i in epoch if i.condition == GENERAL]
+        assert len(general) == 60
+        assert sum(map(is_adversarial, general)) == round(60 * share)
+    plain = walked(build(steps=50, data={**data, "adversarial_share": None}), 0, 200)
+    pairs = list(zip(walked_rows, plain, strict=True))
+    assert [(a.base_claim.claim_id, a.condition) for a, _ in pairs] == [
+        (b.base_claim.claim_id, b.condition) for _, b in pairs
+    ]
+    assert all(a.instance_id == b.instance_id for a, b in pairs if a.condition != GENERAL)
+
+
+def test_adversarial_parts_are_carried_over_epochs() -> None:
+    """Three general rows an epoch, half of them adversarial: 15 of 30 after ten epochs."""
+    data = {"train_claims": 3, "dev_claims": 1, "test_claims": 1, "general_share": 1.0, "adversarial_share": 0.5}
+    found = [is_adversarial(i) for i in walked(build(steps=30, groups=1, data=data), 0, 30)]
+    assert sum(found) == 15
+    assert {sum(found[i : i + 3]) for i in range(0, 30, 3)} == {1, 2}
+
+
+def test_adversarial_share_leaves_evaluation_draws_alone() -> None:
+    """Splits don't leak, and what is measured does not move with what is trained on."""
+    data = {"train_claims": 4, "dev_claims": 8, "test_claims": 8, "general_share": 1.0}
+    pools = [build(data={**data, "adversarial_share": share}).pool for share in (None, 1.0)]
+    for split in ("dev", "test"):
+        plain, other = ([i.instance_id for i in pool.of_split(split, (GENERAL,), 3)] for pool in pools)
+        assert plain == other

@@ -470,7 +470,13 @@ def test_loss_that_depends_on_the_micro_batch_is_not_offered(make_config: MakeCo
 
 @pytest.mark.parametrize(
     ("loss_type", "credit"),
-    [("dapo", "trajectory"), ("grpo", "trajectory"), ("dr_grpo", "trajectory"), ("dapo", "step")],
+    [
+        ("dapo", "trajectory"),
+        ("grpo", "trajectory"),
+        ("dr_grpo", "trajectory"),
+        ("dapo", "step"),
+        ("dapo", "group_step"),
+    ],
 )
 def test_one_curve_for_any_micro_batch(
     make_config: MakeConfig, make_trainer: MakeTrainer, loss_type: str, credit: str
@@ -515,10 +521,34 @@ def written_out_advantages(config: PaptConfig, episodes: Sequence[Episode]) -> l
             for i, value in enumerate(to_go[member]):
                 same_step = [other[min(i, len(other) - 1)] for other in to_go]
                 per_action.append((value - np.mean(same_step)) / scale)
+            whole = (totals[member] - totals.mean()) / scale
             if config.optim.credit == "trajectory":
-                per_action = [(totals[member] - totals.mean()) / scale] * len(per_action)
+                per_action = [whole] * len(per_action)
+            if config.optim.credit == "group_step":
+                per_action = [whole + 0.5 * own / scale for own in written_out_against_partners(group, to_go, member)]
             runs = [len(list(part)) for m, part in itertools.groupby(episode.tokens.mask) if m == 1]
             found.append([a for a, n in zip(per_action, runs, strict=True) for _ in range(n)])
+    return found
+
+
+def written_out_against_partners(
+    group: Sequence[Episode], to_go: Sequence[Sequence[float]], member: int
+) -> list[float]:
+    """Return a member's returns-to-go less the mean at their state, each state found by walking the trace again."""
+
+    def state(episode: Episode, action: int) -> tuple[object, ...]:
+        past = episode.trace[:action]
+        visited = {f"claim:{episode.claim_id}", *(entry["node"] for entry in past)}
+        spent = sum(entry["kind"] not in ("stop", "late") for entry in past)
+        return past[-1]["node"] if past else f"claim:{episode.claim_id}", sorted(visited), spent
+
+    found = []
+    for action, value in enumerate(to_go[member]):
+        here = state(group[member], action)
+        met = [
+            other[i] for e, other in zip(group, to_go, strict=True) for i in range(len(other)) if state(e, i) == here
+        ]
+        found.append(value - float(np.mean(met)))
     return found
 
 
@@ -552,6 +582,7 @@ def written_out_earnings(config: PaptConfig, episode: Episode) -> list[float]:
         ("trajectory", 0.6, 0.1),
         ("step", 1.0, 0.0),
         ("step", 0.6, 0.1),
+        ("group_step", 1.0, 0.0),
     ],
 )
 def test_trl_equals_plain_torch(
@@ -568,6 +599,7 @@ def test_trl_equals_plain_torch(
         optim__kl_weight=kl_weight,
         optim__loss_type="dapo",
         optim__credit=credit,
+        optim__step_weight=0.5,
         phases=[{"steps": 1, "weights": {"cost": 0.2, "echo": 1.0}}],
     )
     trainer = make_trainer(config)

@@ -1,0 +1,255 @@
+"""The training forward with shared prefixes: log-probabilities of a batch, each token computed once.
+
+TRL runs every row on its own: a group's prompt G times, padding, and (off the GPU) the output head for every position.
+Here the rows go through the model as one packed sequence (:mod:`provgym.trainers.prefix_tree`), in which each segment
+attends to the segments before it on its path. The gradients of all rows meet in the shared segments' keys and values,
+so loss and gradient are those of the rows computed one by one. The head sees the wanted places only.
+
+Works with decoders that rotate positions (Llama, Qwen2, Qwen3, SmolLM2, ...), plain or with LoRA;
+:func:`find_hindrance` says by name what it does not work with.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import scaled_dot_product_attention
+from transformers import AttentionInterface, PreTrainedModel
+from transformers.integrations.sdpa_attention import repeat_kv
+
+from provgym.trainers.prefix_tree import PackedRows, pack_rows
+
+_NAME = "provgym_shared_prefix"
+_KEY = "packed_rows"  # the keyword under which the layout travels through the model to its attention layers
+_IMPLEMENTATIONS = ("sdpa", "eager")
+_TOLERANCE = 1e-3  # nats, of the check at the start; float32 rounding is below 1e-5, bfloat16 has its own
+
+
+def segment_attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    *,
+    scaling: float | None = None,
+    packed_rows: PackedRows,
+    **_: Any,
+) -> tuple[Tensor, None]:
+    """Attend within each segment of a packed sequence and to the segments before it on its path.
+
+    Shapes: N packed tokens, H query heads, K key-value heads (divides H), D head size.
+
+    Args:
+        module: The attention layer; unused, the interface of transformers has it.
+        query: (1, H, N, D), rotated.
+        key: (1, K, N, D), rotated.
+        value: (1, K, N, D).
+        attention_mask: Unused; the layout decides.
+        scaling: Factor of the scores; None is 1/sqrt(D).
+        packed_rows: The layout.
+
+    Returns:
+        (1, N, H, D), and None for the attention weights.
+    """
+    lengths, groups = packed_rows.lengths, query.shape[1] // key.shape[1]
+    queries = query.split(lengths, dim=2)
+    keys = repeat_kv(key, groups).split(lengths, dim=2)
+    values = repeat_kv(value, groups).split(lengths, dim=2)
+    outputs = []
+    for number, (length, depth, path) in enumerate(packed_rows.segments):
+        seen = (*path, number)
+        outputs.append(
+            scaled_dot_product_attention(
+                queries[number],
+                torch.cat([keys[i] for i in seen], dim=2) if path else keys[number],
+                torch.cat([values[i] for i in seen], dim=2) if path else values[number],
+                # Row depth + i of the triangle is what the segment's token i sees.
+                attn_mask=packed_rows.mask[depth : depth + length, : depth + length] if path else None,
+                is_causal=not path,
+                scale=scaling,
+            )
+        )
+    return torch.cat(outputs, dim=2).transpose(1, 2).contiguous(), None
+
+
+AttentionInterface.register(_NAME, segment_attention)
+
+
+def base_of(model: PreTrainedModel) -> PreTrainedModel:
+    """Return the causal LM under a PEFT adapter, or the model itself."""
+    adapted: Any = model
+    base: PreTrainedModel = adapted.get_base_model() if hasattr(model, "get_base_model") else model
+    return base
+
+
+def find_hindrance(model: PreTrainedModel) -> str | None:
+    """Return why a model cannot share prefixes, or None.
+
+    Looks at what the configuration says; :meth:`SharedPrefix.check` compares numbers.
+    """
+    base = base_of(model)
+    config = base.config.get_text_config()
+    kinds = sorted(set(getattr(config, "layer_types", None) or ["full_attention"]))
+    implementation = config._attn_implementation
+    layers = getattr(base.get_decoder(), "layers", None)
+    attention = [getattr(layer, "self_attn", None) for layer in layers or ()]
+    peft = next(iter(getattr(model, "peft_config", {}).values()), None)
+    hindrances = {
+        f"layers of type {kinds}, expected 'full_attention' throughout": kinds != ["full_attention"],
+        f"a sliding window of {getattr(config, 'sliding_window', None)} tokens": bool(
+            getattr(config, "sliding_window", None) and getattr(config, "use_sliding_window", True)
+        ),
+        f"attention implementation {implementation!r}, expected one of {list(_IMPLEMENTATIONS)}": (
+            implementation not in _IMPLEMENTATIONS
+        ),
+        "no rotary position embedding (learned, relative or no positions)": not hasattr(
+            base.get_decoder(), "rotary_emb"
+        ),
+        "no attention layers at decoder.layers[i].self_attn": not attention or None in attention,
+        f"attention_dropout={getattr(config, 'attention_dropout', 0.0)}, expected 0": bool(
+            getattr(config, "attention_dropout", 0.0)
+        ),
+        "a router (mixture of experts), whose load-balancing loss needs whole rows": hasattr(
+            config, "output_router_logits"
+        ),
+        "a prompt-learning adapter, expected LoRA or none": bool(getattr(peft, "is_prompt_learning", False)),
+        "weights that are not here (sharded or on the meta device)": any(
+            p.is_meta or p.numel() == 0 for p in model.parameters()
+        ),
+    }
+    found = next((what for what, is_so in hindrances.items() if is_so), None)
+    return None if found is None else f"model type {config.model_type!r} has {found}"
+
+
+class SharedPrefix:
+    """Lets a causal LM with TRL's fused head compute packed rows.
+
+    The model itself is not changed: hooks of its attention layers and its decoder act on calls that carry a layout, and
+    on no others. They also act when gradient checkpointing runs a layer again.
+
+    Args:
+        model: The model, plain or with LoRA, after TRL added its fused head.
+
+    Raises:
+        ValueError: If the model cannot share prefixes, naming why.
+    """
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        hindrance = find_hindrance(model)
+        if hindrance is not None:
+            raise ValueError(f"shared prefixes cannot be computed: {hindrance}; set optim.shared_prefix to 'off'")
+        decoder: Any = base_of(model).get_decoder()
+        self._dtype = decoder.dtype
+        self._at_work: PackedRows | None = None
+        self._handles = [decoder.register_forward_hook(self._keep_wanted, with_kwargs=True)]
+        for layer in decoder.layers:
+            self._handles += _AttentionSwitch(layer.self_attn).handles
+
+    def remove(self) -> None:
+        """Take the hooks off the model."""
+        for handle in self._handles:
+            handle.remove()
+
+    def __call__(self, model: nn.Module, rows: PackedRows) -> tuple[Tensor, Tensor]:
+        """Compute packed rows.
+
+        Args:
+            model: The model as training calls it (wrapped for several processes, say).
+            rows: S wanted log-probabilities.
+
+        Returns:
+            (S,) log-probabilities of the targets at TRL's temperature, and (S,) entropies.
+        """
+        self._at_work = rows
+        try:
+            found = model(
+                input_ids=rows.input_ids[None],
+                position_ids=rows.positions[None],
+                # Four dimensions: the model passes it on as it is, instead of building an (N, N) mask.
+                attention_mask=torch.ones(1, 1, 1, 1, dtype=torch.bool, device=rows.input_ids.device),
+                shift_labels=rows.targets[None],
+                fused_lm_head=True,
+                **{_KEY: rows},
+            )
+        finally:
+            self._at_work = None
+        return found.log_probs[0], found.entropy[0]
+
+    def _keep_wanted(self, module: nn.Module, args: Any, kwargs: dict[str, Any], output: Any) -> Any:
+        """Leave the head only the hidden states it needs, (1, S, d); in our own calls, for others may share a model."""
+        if self._at_work is not None:
+            output.last_hidden_state = output.last_hidden_state[:, self._at_work.places]
+        return output
+
+    @torch.no_grad()
+    def check(self, model: PreTrainedModel) -> None:
+        """Compare with TRL's way on four short rows that share six tokens and part at the seventh and ninth.
+
+        Raises:
+            ValueError: If log-probabilities differ by more than rounding explains.
+        """
+        base: Any = base_of(model)
+        weight: Tensor = base.get_input_embeddings().weight  # (V, d)
+        vocabulary, device = weight.shape[0], weight.device
+        ids = torch.arange(44, device=device).reshape(4, 11) % vocabulary  # (4, 11)
+        ids[:, :6] = ids[0, :6]
+        ids[:2, :8] = ids[0, :8]
+        ones = torch.ones_like(ids)
+        rows = pack_rows(ids[:, :4], ones[:, :4], ids[:, 4:], ones[:, 4:], ones[:, 4:], shortest_shared=1)
+        was_training = model.training
+        model.eval()
+        try:
+            packed, _ = self(model, rows)
+            call: Any = model
+            plain = call(input_ids=ids, attention_mask=ones, labels=ids, fused_lm_head=True).log_probs[:, 3:]  # (4, 7)
+        finally:
+            model.train(was_training)
+        gap = float((packed - plain[rows.rows, rows.columns]).abs().max())
+        bound = _TOLERANCE if self._dtype == torch.float32 else 0.25
+        if not gap <= bound:
+            raise ValueError(
+                f"shared prefixes cannot be computed: model type {base.config.model_type!r} gives "
+                f"log-probabilities that differ by {gap:.3g} nats from those of separate rows, at most {bound:g} is "
+                "expected; set optim.shared_prefix to 'off'"
+            )
+
+
+def spread(values: Tensor, rows: PackedRows, background: Tensor) -> Tensor:
+    """Put wanted values into a padded batch.
+
+    Args:
+        values: (S,).
+        rows: Where they belong.
+        background: (B, T), kept elsewhere.
+
+    Returns:
+        (B, T), differentiable in ``values``.
+    """
+    return background.to(values.dtype).index_put((rows.rows, rows.columns), values)
+
+
+class _AttentionSwitch:
+    """Makes an attention layer use :func:`segment_attention` in calls that carry a layout.
+
+    Hooks of the attention layer itself, because those of the layer around it are skipped when gradient checkpointing
+    computes it again.
+    """
+
+    def __init__(self, layer: Any) -> None:
+        self._config = layer.config
+        self._usual: str = layer.config._attn_implementation
+        self.handles = [
+            layer.register_forward_pre_hook(self._enter, with_kwargs=True),
+            layer.register_forward_hook(self._leave, with_kwargs=True, always_call=True),
+        ]
+
+    def _enter(self, module: nn.Module, args: Any, kwargs: dict[str, Any]) -> None:
+        if _KEY in kwargs:
+            self._config._attn_implementation = _NAME
+
+    def _leave(self, module: nn.Module, args: Any, kwargs: dict[str, Any], output: Any) -> None:
+        if _KEY in kwargs:
+            self._config._attn_implementation = self._usual

@@ -1,0 +1,161 @@
+"""A study: arms of one PAPT configuration under several seeds, then one table of what each arm changed.
+
+``provgym study --config configs/studies/papt-ablations.yaml``
+
+Finished runs are skipped and an interrupted one goes on from its last checkpoint, so the same command given again does
+what is missing. ``--dry-run`` says what would run. Files go to ``runs/studies/NAME/``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from provgym.eval.forest_plot import plot_forest
+from provgym.eval.metrics import HEADLINE
+from provgym.eval.run_files import write_atomic, write_json_atomic
+from provgym.eval.table import print_tables
+from provgym.eval.walk_config import config_hash
+from provgym.trainers.config_file import ConfigError, dump_config, parse_overrides
+from provgym.trainers.run_grid import PlannedRun, run_missing
+from provgym.trainers.study_config import StudyConfig, load_study
+from provgym.trainers.study_plan import Cell, describe_plan, plan_study, reuse_finished
+from provgym.trainers.study_results import StudyResult, collect
+from provgym.trainers.study_tables import GROUPS, study_tables
+
+OK, FAILED, REFUSED, INTERRUPTED = 0, 1, 2, 130
+
+
+def write_study(result: StudyResult, failed: Sequence[PlannedRun] = ()) -> None:
+    """Write ``summary.json``, ``report.md`` and ``plots/*.png``, and print the tables.
+
+    Args:
+        result: What is finished.
+        failed: Runs that failed just now; named in the report.
+
+    Raises:
+        OSError: If the folder cannot be written.
+    """
+    study, folder = result.study, result.study.folder
+    notes = _notes(result, failed)
+    summary: dict[str, Any] = {
+        "name": study.name,
+        "seeds": list(study.seeds),
+        "reference": study.reference,
+        "config_hash": config_hash(study),
+        "arms": {arm.label: arm.to_json() for arm in result.arms},
+        "unfinished": {label: list(names) for label, names in result.unfinished.items()},
+        "failed": [run.config.name for run in failed],
+    }
+    write_json_atomic(folder / "summary.json", summary)
+    tables = study_tables(result)
+    parts = [f"## {study.name}, configuration {summary['config_hash']}\n", *(f"- {note}\n" for note in notes)]
+    write_atomic(folder / "report.md", ["\n".join([*parts, *(t.to_markdown() for t in tables)]).encode()])
+    _draw(result, folder / "plots")
+    print_tables(tables)
+    for note in notes:
+        print(f"note: {note}")
+    print(f"\n{folder}/summary.json, {folder}/report.md, {folder}/plots/")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Read the command line and run; returns the exit status: 0, 1 if a run failed, 2 if refused, 130 interrupted."""
+    parser = argparse.ArgumentParser(
+        prog="provgym study",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog="example: provgym study --config configs/studies/papt-ablations.yaml --dry-run",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--config", required=True, type=Path, help="YAML file of a study")
+    parser.add_argument("--arms", default="", help="only these arms, by commas; the reference is always among them")
+    parser.add_argument("--seeds", default="", help="in place of the file's, by commas")
+    parser.add_argument("--jobs", type=int, default=1, help="runs at a time")
+    parser.add_argument("--accelerate", type=Path, default=None, help="accelerate file to launch each run with")
+    parser.add_argument("--reuse", type=Path, action="append", default=[], help="folder of finished runs; repeatable")
+    parser.add_argument("--dry-run", action="store_true", help="say what would run, and stop")
+    known, overrides = parser.parse_known_args(arguments)
+    try:
+        return _run_study(known, overrides)
+    except (ConfigError, OSError, ValueError) as error:
+        if os.environ.get("PROVGYM_DEBUG"):
+            raise
+        print("\n".join([f"error: {error}", *getattr(error, "__notes__", ())]), file=sys.stderr)
+        return REFUSED
+    except KeyboardInterrupt:
+        print("\ninterrupted; the same command goes on with what is missing", file=sys.stderr)
+        return INTERRUPTED
+
+
+def _run_study(known: argparse.Namespace, overrides: Sequence[str]) -> int:
+    if known.jobs < 1:
+        raise ConfigError(f"--jobs {known.jobs} must be >= 1")
+    if known.accelerate is not None and not known.accelerate.is_file():
+        raise ConfigError(f"--accelerate {known.accelerate} does not exist; there are files in configs/accelerate")
+    try:
+        seeds = [int(seed) for seed in known.seeds.split(",") if seed]
+    except ValueError as error:
+        raise ConfigError(f"--seeds {known.seeds!r} must be whole numbers by commas, such as 42,43") from error
+    study = load_study(known.config, seeds=seeds, arms=[arm for arm in known.arms.split(",") if arm])
+    cells = reuse_finished(plan_study(study, known.config, parse_overrides(overrides)), known.reuse)
+    if known.dry_run:
+        print("\n".join(describe_plan(cells, known.jobs)))
+        return OK
+    write_atomic(study.folder / "study.yaml", [dump_config(study).encode()])
+    return _run_cells(study, cells, jobs=known.jobs, accelerate=known.accelerate)
+
+
+def _run_cells(study: StudyConfig, cells: Sequence[Cell], *, jobs: int, accelerate: Path | None) -> int:
+    # Seed by seed: after the first seed every arm has a figure, and a study cut short is a whole one of fewer seeds.
+    runs = [cell.runs[place] for place in range(len(study.seeds)) for cell in cells]
+    failed = run_missing(runs, study.folder, jobs=jobs, accelerate=accelerate)
+    write_study(collect(study, cells), failed)
+    if not failed:
+        return OK
+    names = ", ".join(run.config.name for run in failed)
+    print(
+        f"error: {len(failed)} of {len(runs)} runs failed ({names}); the finished ones are kept. See above, or "
+        f"{study.folder}/logs, and give the same command again",
+        file=sys.stderr,
+    )
+    return FAILED
+
+
+def _notes(result: StudyResult, failed: Sequence[PlannedRun]) -> list[str]:
+    notes = [f"run {run.config.name} failed" for run in failed]
+    for label, names in result.unfinished.items():
+        notes.append(f"arm {label!r} is left out: {', '.join(names)} not finished; never pooled over fewer seeds")
+    if result.arms and not result.shares_start:
+        notes.append("runs began from different weights: no common start is shown, gains are each run's own")
+    return notes
+
+
+def _draw(result: StudyResult, folder: Path) -> None:
+    """Draw one forest plot per metric of the figures, and one of the differences to the reference."""
+    if not result.arms:
+        return
+    first = result.arms[0].pooled
+    for metric in HEADLINE:
+        panels, gains, marks = {}, {}, {}
+        for prefix, group in GROUPS:
+            key, name = prefix + metric, f"{group} conditions"
+            if key not in first.trained:
+                continue
+            panels[name] = {arm.label: arm.pooled.trained[key] for arm in result.arms}
+            gains[name] = {arm.label: arm.to_reference[key].crossed for arm in result.arms if key in arm.to_reference}
+            start = first.runs[0].estimates("start")[key]
+            marks[name] = [start.value] if result.shares_start and start.is_available else []
+        title = f"{metric.replace('_', ' ')}: mean over seeds, 95 % crossed interval, seeds as dots; dashed: start"
+        plot_forest(panels, folder / f"{metric}.png", title=title, marks=marks)
+        if any(gains.values()):
+            title = f"{metric.replace('_', ' ')}: arm minus {result.study.reference}, 95 % crossed interval"
+            zero = {name: [0.0] for name in gains}
+            plot_forest(gains, folder / f"{metric}-to-reference.png", title=title, marks=zero)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
