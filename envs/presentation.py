@@ -25,7 +25,10 @@ from provgym.envs.walk import Step, StepKind, Walk
 Mitigation = Literal["M0", "M1", "M2", "M3"]
 SourceLabels = Literal["short", "shuffled", "real"]
 MovesStyle = Literal["labelled", "aliases"]
+AliasOrder = Literal["discovery", "shuffled"]
 MITIGATIONS: tuple[Mitigation, ...] = ("M0", "M1", "M2", "M3")
+SHUFFLED_ALIASES = 99
+"""Shuffled aliases are drawn from n1 to this; further nodes are numbered on from there."""
 MAX_LABELLED_MOVES = 12
 """So many moves are shown with their source's label each turn; further ones by alias alone, to bound the text."""
 CUT_MARK = " [... cut]"
@@ -52,6 +55,8 @@ class PresentationConfig:
         moves: ``labelled`` names the source of unvisited neighbours every turn; ``aliases`` lists aliases alone, which
             is shorter: labels then stand in the previews only.
         max_content_characters: Longer contents are cut at a sentence, with a visible mark.
+        aliases: ``discovery`` numbers nodes as they are first shown; ``shuffled`` does so in random order, so that a
+            policy has to copy an alias from what it reads instead of guessing a likely one.
 
     Raises:
         ValueError: If a value is unknown or the limit is below 40.
@@ -62,6 +67,7 @@ class PresentationConfig:
     preview_ids: Literal["shown", "visited"] = "shown"
     moves: MovesStyle = "labelled"
     max_content_characters: int = 2_000
+    aliases: AliasOrder = "discovery"
 
     def __post_init__(self) -> None:
         if self.mitigation not in MITIGATIONS:
@@ -72,6 +78,8 @@ class PresentationConfig:
             raise ValueError(f"preview_ids {self.preview_ids!r} must be 'shown' or 'visited'")
         if self.moves not in get_args(MovesStyle):
             raise ValueError(f"moves {self.moves!r} must be one of {list(get_args(MovesStyle))}")
+        if self.aliases not in get_args(AliasOrder):
+            raise ValueError(f"aliases {self.aliases!r} must be one of {list(get_args(AliasOrder))}")
         if self.max_content_characters < 40:
             raise ValueError(f"max_content_characters={self.max_content_characters} must be >= 40")
 
@@ -99,6 +107,7 @@ class Presentation:
         self._label: dict[int, str] = {}
         self._claim_sources = self._sources_of_claim()
         self._labels = self._draw_labels(rng)
+        self._numbers = self._draw_numbers()
         self.cut_characters = 0
         self._name(walk.position)
 
@@ -111,6 +120,14 @@ class Presentation:
         if self._config.source_labels != "shuffled":
             return {}
         return {source: f"S{place + 1}" for source, place in zip(self._claim_sources, order.tolist(), strict=True)}
+
+    def _draw_numbers(self) -> list[int]:
+        """Return the numbers of the first aliases; the start node is n0 always."""
+        if self._config.aliases == "discovery":
+            return []
+        # From the key alone: the stream of the other draws is the same with and without shuffling.
+        drawn = np.random.default_rng([self._order_key, SHUFFLED_ALIASES]).permutation(SHUFFLED_ALIASES)
+        return [0, *(drawn + 1).tolist()]
 
     def _sources_of_claim(self) -> list[int]:
         graph = self._walk.instance.graph
@@ -263,7 +280,8 @@ class Presentation:
     def _name(self, node: int) -> str:
         alias = self._alias.get(node)
         if alias is None:
-            alias = f"n{len(self._alias)}"
+            place = len(self._alias)
+            alias = f"n{self._numbers[place] if place < len(self._numbers) else place}"
             self._alias[node] = alias
             self._node[alias] = node
         return alias

@@ -81,7 +81,9 @@ class ScriptedPolicy:
         return episodes
 
 
-def naive_walker(stop_probability: float = 0.0, confirm_probability: float = 0.0) -> Walker:
+def naive_walker(
+    stop_probability: float = 0.0, confirm_probability: float = 0.0, take_probability: float = 0.0
+) -> Walker:
     """Return a walker that counts every piece of evidence it meets, repeats included.
 
     It walks to any neighbour not yet visited and answers by the majority over *paths* among what it walked.
@@ -91,6 +93,8 @@ def naive_walker(stop_probability: float = 0.0, confirm_probability: float = 0.0
             stopping early can be sampled and learned at all.
         confirm_probability: Chance of seeking confirmation where it can be had: of walking on to a node whose source
             was already read. It takes repetition for corroboration, the very fault that PAPT is to cure.
+        take_probability: Chance of taking the first move on the list; else it looks at the next in the same way, and
+            begins again after the last. 0 takes any move, each as likely as the others.
     """
 
     def walker(env: GraphWalkTextEnv, rng: np.random.Generator) -> str:
@@ -105,7 +109,11 @@ def naive_walker(stop_probability: float = 0.0, confirm_probability: float = 0.0
             familiar = [n for n in fresh if graph.node_atom[n] >= 0 and int(graph.node_source[n]) in read]
             if familiar and confirm_probability > 0.0 and float(rng.random()) < confirm_probability:
                 fresh = familiar
-            return f"walk {presentation.alias_of(fresh[rng.integers(len(fresh))])}"
+            place = int(rng.integers(len(fresh)))
+            if take_probability > 0.0:
+                fresh = sorted(fresh, key=lambda n: int(str(presentation.alias_of(n))[1:]))
+                place = int(rng.geometric(take_probability) - 1) % len(fresh)
+            return f"walk {presentation.alias_of(fresh[place])}"
         met = [n for n in walk.visited if NodeKind(int(graph.node_kind[n])).bears_evidence]
         stances = [graph.atoms[graph.node_atom[n]].stance for n in met]
         support, refute = stances.count(Stance.SUPPORT), stances.count(Stance.REFUTE)

@@ -23,7 +23,8 @@ from provgym.trainers.shared_prefix import SharedPrefix, base_of, find_hindrance
 from provgym.trainers.step_record import RunStopped
 
 STUMBLES = (60, 100)
-"""Numbers of the aliases that stumbles walk to; no walk of a few steps shows so many nodes."""
+"""Numbers of the aliases that stumbles walk to; no walk of a few steps shows so many nodes in order of discovery. Where
+aliases are shuffled, a stumble can hit a node that is there: it is then a walk like others, and not cloned either."""
 
 
 class WalkedTurn(NamedTuple):

@@ -8,7 +8,7 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from provgym.envs.presentation import Mitigation, MovesStyle, PresentationConfig, SourceLabels
+from provgym.envs.presentation import AliasOrder, Mitigation, MovesStyle, PresentationConfig, SourceLabels
 from provgym.generators.conditions import CONFLICT_CONDITIONS, GENERAL, parse_condition
 from provgym.trainers.strict_config import Strict
 
@@ -65,12 +65,14 @@ class PresentationChoice(Strict):
         source_labels: See there.
         preview_ids: See there.
         moves: See there.
+        aliases: See there.
     """
 
     mitigation: Mitigation | None = None
     source_labels: SourceLabels | None = None
     preview_ids: Literal["shown", "visited"] | None = None
     moves: MovesStyle | None = None
+    aliases: AliasOrder | None = None
 
 
 class WalkConfig(Strict):

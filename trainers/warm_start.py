@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from transformers import LlamaForCausalLM
 
 from provgym.envs.actions import format_stop
-from provgym.envs.presentation import MovesStyle, PresentationConfig
+from provgym.envs.presentation import AliasOrder, MovesStyle, PresentationConfig
 from provgym.envs.provenance import REPRESENTATION_KINDS, Stance
 from provgym.envs.walk_text import GraphWalkTextEnv
 from provgym.eval.run_files import write_json_atomic
@@ -59,6 +59,8 @@ class WarmStartConfig(Strict):
         confirm_learning_rate: Peak of the last stage's.
         confirm_probability: Of the naive walker in the last stage.
         stop_probability: Of the naive walker, before each walk but the first.
+        take_probability: Of the naive walker, which reads the list of moves from its top: chance of taking each.
+        shuffle_probability: Chance of an episode whose aliases are in random order; only copying helps there.
         stumble_probability: Chance before each action of an illegal move that is shown but not cloned, so that the
             policy goes on after a mistake of its own instead of repeating it.
         budgets: Drawn per episode.
@@ -74,13 +76,15 @@ class WarmStartConfig(Strict):
     data_seed: int = Field(default=42, ge=0)
     drill_steps: int = Field(default=150, ge=0)
     clone_steps: int = Field(default=1000, ge=0)
-    confirm_steps: int = Field(default=200, ge=0)
+    confirm_steps: int = Field(default=700, ge=0)
     drill_rows: int = Field(default=64, ge=1)
     clone_rows: int = Field(default=48, ge=1)
     learning_rate: float = Field(default=3e-3, gt=0.0)
     confirm_learning_rate: float = Field(default=2e-3, gt=0.0)
-    confirm_probability: float = Field(default=0.5, ge=0.0, le=1.0)
+    confirm_probability: float = Field(default=0.4, ge=0.0, le=1.0)
     stop_probability: float = Field(default=0.1, ge=0.0, le=1.0)
+    take_probability: float = Field(default=0.5, ge=0.0, le=1.0)
+    shuffle_probability: float = Field(default=0.5, ge=0.0, le=1.0)
     stumble_probability: float = Field(default=0.05, ge=0.0, lt=1.0)
     budgets: tuple[int, ...] = (3, 4, 5, 6, 7, 8)
     stance_loss_weight: float = Field(default=1.0, ge=0.0)
@@ -134,10 +138,11 @@ def cloned_episode(
     condition = GENERAL if rng.random() < 0.5 else CONFLICT_CONDITIONS[rng.integers(len(CONFLICT_CONDITIONS))]
     instance = graphecho.instance(claims[rng.integers(len(claims))], condition, draw=int(rng.integers(10_000, 20_000)))
     budget = config.budgets[rng.integers(len(config.budgets))]
-    presentation = PresentationConfig(source_labels="shuffled", moves=moves)
+    aliases: AliasOrder = "shuffled" if rng.random() < config.shuffle_probability else "discovery"
+    presentation = PresentationConfig(source_labels="shuffled", moves=moves, aliases=aliases)
     task = EpisodeTask(instance, budget, presentation, int(rng.integers(2**62)), 0)
     env = start_episode(task)
-    walker = naive_walker(config.stop_probability, confirm_probability)
+    walker = naive_walker(config.stop_probability, confirm_probability, config.take_probability)
     sequence = Sequence([], [], [])
     for turn in walked_turns(env, walker, rng, config.stumble_probability):
         atom = env.walk.trace[-1].atom if env.walk is not None and env.walk.trace else None

@@ -105,6 +105,51 @@ def test_shuffled_labels_are_drawn_per_episode(instance_of: InstanceOf) -> None:
     assert 150 < sum(line.endswith("S1") for line in first) < 250
 
 
+def test_shuffled_aliases_change_numbers_alone(instance_of: InstanceOf) -> None:
+    plain, by_number = play(instance_of([2, 1], [1]), [1, 4])
+    drawn, shuffled = play(instance_of([2, 1], [1]), [1, 4], aliases="shuffled")
+    shown = [node for node in range(20) if by_number.alias_of(node) is not None]
+    assert [n for n in range(20) if shuffled.alias_of(n) is not None] == shown
+    renamed = {by_number.alias_of(n): shuffled.alias_of(n) for n in shown}
+    assert renamed["n0"] == "n0", "the walk begins at n0"
+    assert len(set(renamed.values())) == len(renamed)
+    assert [int(str(a)[1:]) for a in renamed.values()] != sorted(int(str(a)[1:]) for a in renamed.values())
+    # Footers list aliases in the order of their numbers, which shuffling changes; every other line is the same.
+    for before, after in zip(plain, drawn, strict=True):
+        if before.startswith("Left"):
+            assert sorted(re.findall(r"S\d+", before)) == sorted(re.findall(r"S\d+", after))
+        else:
+            assert re.sub(r"\bn\d+", lambda m: str(renamed[m.group()]), before) == after
+
+
+def test_shuffled_aliases_are_drawn_per_episode_and_never_twice(instance_of: InstanceOf) -> None:
+    instance = instance_of([5] * 5, [5] * 5)
+    every = instance.graph.claim_routes(instance.claim).tolist()
+    seen = set()
+    for seed in range(5):
+        _, presentation = play(instance, seed=seed, aliases="shuffled")
+        aliases = tuple(presentation.alias_of(1 + route) for route in every)
+        assert None not in aliases
+        assert len(set(aliases)) == 50
+        assert all(1 <= int(str(alias)[1:]) <= 99 for alias in aliases)
+        assert [presentation.node_of(str(alias)) for alias in aliases] == [1 + route for route in every]
+        seen.add(aliases)
+    assert len(seen) == 5
+
+
+def test_more_nodes_than_numbers_are_numbered_on() -> None:
+    atoms = tuple(Atom(f"a{i}", f"s{i}", Stance.SUPPORT, "It rose.") for i in range(60))
+    routes = tuple(Route(f"r{i}", "c", atom.atom_id, "result") for i, atom in enumerate(atoms))
+    graph = EvidenceGraph((Claim("c", "It rises."),), atoms, routes)
+    walk = Walk(Instance("many", graph, "test", Verdict.SUPPORT), 60)
+    presentation = Presentation(walk, PresentationConfig(aliases="shuffled"), np.random.default_rng(0))
+    presentation.opening()
+    for observation in range(1, 61):  # each shows its representation: 1 + 60 + 60 nodes in the end
+        presentation.reply(walk.walk(observation))
+    numbers = [int(str(alias)[1:]) for node in range(121) if (alias := presentation.alias_of(node)) is not None]
+    assert sorted(numbers) == list(range(121))
+
+
 @pytest.mark.parametrize("mitigation", ["M1", "M2", "M3"])
 def test_short_labels_are_numbered_as_sources_are_shown(instance_of: InstanceOf, mitigation: Mitigation) -> None:
     """The first source shown is S1, the next new one S2 ...; which source that is differs between episodes."""
@@ -233,6 +278,7 @@ def test_sources_met_later_are_numbered_onwards(merged_instance: Instance) -> No
         ({"source_labels": "long"}, "source_labels 'long'"),
         ({"preview_ids": "never"}, "preview_ids 'never'"),
         ({"moves": "none"}, r"moves 'none' must be one of \['labelled', 'aliases'\]"),
+        ({"aliases": "random"}, r"aliases 'random' must be one of \['discovery', 'shuffled'\]"),
         ({"max_content_characters": 39}, "max_content_characters=39 must be >= 40"),
     ],
 )

@@ -8,6 +8,7 @@ import pytest
 from provgym.envs.actions import Stop, parse_action
 from provgym.envs.presentation import PresentationConfig
 from provgym.envs.provenance import Atom, Claim, EvidenceGraph, Instance, Route, Stance
+from provgym.generators.action_grammar import legal_moves
 from provgym.generators.conditions import CONFLICT_CONDITIONS, GENERAL
 from provgym.generators.episode import Episode, EpisodeTask
 from provgym.generators.graphecho import GraphEcho
@@ -188,6 +189,30 @@ def test_confirmation_is_sought_as_often_as_asked() -> None:
         assert (judgement.support_count, judgement.refute_count) == (support, refute), "it still counts paths"
         nodes = [entry["node"] for entry in episode.trace[:-1]]
         assert len(nodes) == len(set(nodes)), "and never goes back to a node it stood on"
+
+
+def places_taken(take_probability: float) -> list[int]:
+    """Return where on the list of unvisited moves each of a naive walker's walks stood, from 0."""
+    places = []
+    for episode in play(naive_walker(take_probability=take_probability), ["C3", "C4"]):
+        for turn in episode.turns:
+            if turn.action.startswith("walk"):
+                listed = (
+                    turn.observation.splitlines()[-1].split(" [")[0].rstrip(".") + "."
+                )  # those in brackets were visited
+                fresh = legal_moves([listed])
+                places.append(fresh.index(turn.action.split()[1]))
+    return places
+
+
+def test_a_naive_walker_that_reads_the_list_from_its_top() -> None:
+    """It takes each move with a chance of 0.6: the first place in 60 % of walks, the second in 24 %."""
+    assert set(places_taken(1.0)) == {0}
+    counts = Counter(places_taken(0.6))
+    total = counts.total()
+    # The list has at least 5 moves at first and begins again after its last: small excess over the geometric shares.
+    assert counts[0] / total == pytest.approx(0.6, abs=0.06)
+    assert counts[1] / total == pytest.approx(0.24, abs=0.06)
 
 
 def test_the_exploit_of_the_source_s_reward_beats_the_naive_walker() -> None:

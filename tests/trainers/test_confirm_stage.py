@@ -145,3 +145,21 @@ def test_no_last_stage_is_a_stage_of_nothing(graphecho: GraphEcho, dialogue: Tin
     assert len(first) == 4
     assert both[:4] == first
     assert len(both) == 6
+
+
+def test_half_of_the_episodes_have_their_aliases_shuffled(graphecho: GraphEcho, dialogue: TinyDialogue) -> None:
+    """In order of discovery the first preview is n1; in random order it seldom is."""
+
+    def first_is_n1(config: WarmStartConfig, i: int) -> bool:
+        sequence = cloned_episode(graphecho, dialogue, config, np.random.default_rng([9, i]))
+        found = re.search(r"\b(n\d+) observation", next(texts(sequence, dialogue, 0)))
+        assert found is not None
+        return found.group(1) == "n1"
+
+    shares = {}
+    for probability in (0.0, 0.5, 1.0):
+        config = FRESH.model_copy(update={"shuffle_probability": probability})
+        shares[probability] = sum(first_is_n1(config, i) for i in range(60)) / 60
+    assert shares[0.0] == 1.0
+    assert 0.3 < shares[0.5] < 0.7
+    assert shares[1.0] < 0.1
