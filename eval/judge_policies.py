@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -13,11 +12,11 @@ from provgym.envs.provenance import Instance
 from provgym.eval.judge import JudgeResult, evaluate_judge
 from provgym.eval.judge_config import JudgeEvalConfig, load_judge_instances
 from provgym.eval.judge_probes import structure_judge
-from provgym.eval.walk_policies import Watch
+from provgym.eval.walk_policies import Watch, folder_name, refuse_same_names
 from provgym.generators.backends import load_policy
 from provgym.generators.episode import Policy
 from provgym.generators.judge_scripted import constant_judge
-from provgym.generators.policy_kinds import PolicySpec, ScriptedSpec
+from provgym.generators.policy_kinds import PolicySpec, ScriptedSpec, shown_name
 from provgym.generators.policy_spec import PolicyOptions, fingerprint_of, policy_specs
 from provgym.generators.scripted import ScriptedPolicy, Walker
 from provgym.rewards.outcome import Verdict
@@ -49,6 +48,11 @@ class Judge:
 
     text: str
     spec: PolicySpec | None
+
+    @property
+    def name(self) -> str:
+        """As tables show this judge."""
+        return self.text if self.spec is None else shown_name(self.spec)
 
     @property
     def fingerprint(self) -> str:
@@ -136,13 +140,12 @@ def evaluate_judges(
         ValueError: If two judges have one name, or ``folder`` holds another evaluation.
         FileNotFoundError: If a model or adapter is missing.
     """
+    refuse_same_names([judge.name for judge in judges], "judges")
     loaded = load_judge_instances(config)
     results: dict[str, JudgeResult] = {}
     for judge in judges:
         policy = judge.load(loaded.instances)
         name = policy.name
-        if name in results:
-            raise ValueError(f"two judges are called {name!r}; evaluate them apart, or copy one to another folder")
 
         def watch(done: int, total: int, name: str = name) -> None:
             if on_progress is not None:
@@ -151,7 +154,7 @@ def evaluate_judges(
         results[name] = evaluate_judge(
             config,
             policy,
-            folder / re.sub(r"[^\w.@+-]+", "_", name),
+            folder / folder_name(name),
             loaded=loaded,
             fingerprint=judge.fingerprint,
             parquet=parquet,

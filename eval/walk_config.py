@@ -11,7 +11,7 @@ from typing import Annotated, Literal, NamedTuple, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from provgym.envs.presentation import Mitigation, MovesStyle, PresentationConfig, SourceLabels
+from provgym.envs.presentation import AliasOrder, Mitigation, MovesStyle, PresentationConfig, SourceLabels
 from provgym.envs.provenance import Instance
 from provgym.envs.walk import MAX_BUDGET
 from provgym.generators.claim_files import ReadMode, read_claims
@@ -69,6 +69,7 @@ class WalkEvalConfig(_Model):
         source_labels: See :class:`~provgym.envs.presentation.PresentationConfig`.
         preview_ids: See there.
         moves: See there.
+        aliases: See there.
         max_content_characters: See there.
         decoding: How the policy is to choose tokens; whoever builds the policy follows it.
         samples: Episodes per instance; above 1 only when sampled.
@@ -88,6 +89,7 @@ class WalkEvalConfig(_Model):
     source_labels: SourceLabels = "short"
     preview_ids: Literal["shown", "visited"] = "shown"
     moves: MovesStyle = "labelled"
+    aliases: AliasOrder = "discovery"
     max_content_characters: int = Field(default=2_000, ge=40)
     decoding: Literal["greedy", "sampled"] = "greedy"
     samples: int = Field(default=1, ge=1, le=1_000)
@@ -126,7 +128,7 @@ class WalkEvalConfig(_Model):
     def presentation(self, mitigation: Mitigation) -> PresentationConfig:
         """Return how walks are shown under one mitigation."""
         return PresentationConfig(
-            mitigation, self.source_labels, self.preview_ids, self.moves, self.max_content_characters
+            mitigation, self.source_labels, self.preview_ids, self.moves, self.max_content_characters, self.aliases
         )
 
 

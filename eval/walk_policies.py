@@ -10,7 +10,7 @@ from provgym.eval.walk import evaluate
 from provgym.eval.walk_config import WalkEvalConfig
 from provgym.eval.walk_result import WalkEvalResult
 from provgym.generators.backends import load_policy
-from provgym.generators.policy_kinds import PolicySpec
+from provgym.generators.policy_kinds import PolicySpec, shown_name
 from provgym.generators.policy_spec import fingerprint_of
 
 Watch = Callable[[str, int, int], None]
@@ -41,19 +41,51 @@ def evaluate_policies(
         ValueError: If two policies have one name, or ``folder`` holds another evaluation.
         FileNotFoundError: If a model or adapter is missing.
     """
+    refuse_same_names([shown_name(spec) for spec in specs], "policies")
     results: dict[str, WalkEvalResult] = {}
     for spec in specs:
         policy = load_policy(spec)
         name = policy.name
-        if name in results:
-            raise ValueError(f"two policies are called {name!r}; evaluate them apart, or copy one to another folder")
 
         def watch(done: int, total: int, name: str = name) -> None:
             if on_progress is not None:
                 on_progress(name, done, total)
 
-        place = folder / re.sub(r"[^\w.@+-]+", "_", name)
         results[name] = evaluate(
-            config, policy, place, fingerprint=fingerprint_of(spec), parquet=parquet, on_progress=watch
+            config,
+            policy,
+            folder / folder_name(name),
+            fingerprint=fingerprint_of(spec),
+            parquet=parquet,
+            on_progress=watch,
         )
     return results
+
+
+def folder_name(name: str) -> str:
+    """Return the name of the folder for a policy's files.
+
+    Example:
+        >>> folder_name("owner/model: v2")
+        'owner_model_v2'
+    """
+    return re.sub(r"[^\w.@+-]+", "_", name)
+
+
+def refuse_same_names(names: Sequence[str], kind: str) -> None:
+    """Refuse policies that would share a name or a folder, before the first of them plays.
+
+    Args:
+        names: As tables will show them.
+        kind: What they are, in the plural, for the message.
+
+    Raises:
+        ValueError: If two would; the message names them.
+    """
+    seen: dict[str, str] = {}
+    for name in names:
+        place = folder_name(name)
+        if place in seen:
+            called = repr(name) if seen[place] == name else f"{seen[place]!r} and {name!r}, one folder for both"
+            raise ValueError(f"two {kind} are called {called}; evaluate them apart, or copy one to another folder")
+        seen[place] = name

@@ -10,7 +10,7 @@ from types import MappingProxyType
 from provgym.generators.baseline_walkers import breadth_first_walker, random_walker
 from provgym.generators.engine import Sampling
 from provgym.generators.episode import Policy
-from provgym.generators.policy_kinds import EndpointSpec, PolicySpec, ScriptedSpec
+from provgym.generators.policy_kinds import EndpointSpec, PolicySpec, ScriptedSpec, shown_name
 from provgym.generators.scripted import ScriptedPolicy, echo_avoiding_oracle, naive_path_counter
 
 WALKERS = MappingProxyType(
@@ -32,11 +32,11 @@ def load_policy(spec: PolicySpec) -> Policy:
         ValueError: If the parts don't go together; the message says which.
     """
     if isinstance(spec, ScriptedSpec):
-        return ScriptedPolicy(spec.name or spec.walker, WALKERS[spec.walker])
+        return ScriptedPolicy(shown_name(spec), WALKERS[spec.walker])
     if isinstance(spec, EndpointSpec):
         from provgym.generators.endpoint import EndpointPolicy
 
-        return EndpointPolicy(spec.name or spec.endpoint.model, spec.endpoint, Sampling(spec.temperature))
+        return EndpointPolicy(shown_name(spec), spec.endpoint, Sampling(spec.temperature))
     from provgym.generators.model_policies import load_model_policy
 
     return load_model_policy(spec)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from provgym.generators.action_grammar import ChatJSONConstraint, TinyConstraint
@@ -13,9 +11,9 @@ from provgym.generators.engine import ActionConstraint, Dialogue, Engine, Sampli
 from provgym.generators.episode import Policy
 from provgym.generators.hf import load_causal_lm
 from provgym.generators.hf_engine import HFEngine
-from provgym.generators.policy_kinds import HFSpec, SmolLM2Spec, TinySpec
+from provgym.generators.policy_kinds import SMOLLM2, HFSpec, SmolLM2Spec, TinySpec, shown_name
 from provgym.generators.rollout import LanguageModelPolicy
-from provgym.generators.smollm2 import SMOLLM2, convert_smollm2
+from provgym.generators.smollm2 import convert_smollm2
 from provgym.generators.tiny import SHIPPED_TINY, TinyDialogue, load_tiny
 from provgym.generators.vllm_engine import load_vllm
 
@@ -54,7 +52,7 @@ def _tiny_policy(spec: TinySpec) -> Policy:
         model, tokenizer = load_causal_lm(folder, spec.adapter, "float32")
     engine = HFEngine(model.eval(), max_rows=spec.max_rows, max_length=spec.max_length)
     constraint = TinyConstraint(tokenizer) if spec.constrained else None
-    return _play_with(spec, spec.name or "tiny", engine, TinyDialogue(tokenizer), constraint, None)
+    return _play_with(spec, engine, TinyDialogue(tokenizer), constraint, None)
 
 
 def _chat_policy(spec: SmolLM2Spec | HFSpec) -> Policy:
@@ -65,7 +63,7 @@ def _chat_policy(spec: SmolLM2Spec | HFSpec) -> Policy:
     dialogue = _chat_dialogue(spec, tokenizer, end_ids_of(model))
     engine = HFEngine(model, max_rows=spec.max_rows, max_length=spec.max_length)
     constraint = ChatJSONConstraint(tokenizer, dialogue) if spec.constrained else None
-    return _play_with(spec, _chat_name(spec, path), engine, dialogue, constraint, spec.grammar)
+    return _play_with(spec, engine, dialogue, constraint, spec.grammar)
 
 
 def _vllm_policy(spec: SmolLM2Spec | HFSpec, path: str) -> Policy:
@@ -82,7 +80,7 @@ def _vllm_policy(spec: SmolLM2Spec | HFSpec, path: str) -> Policy:
     adapter = None if spec.adapter is None else str(spec.adapter)
     engine = load_vllm(path, adapter, max_length=spec.max_length, max_rows=spec.max_rows)
     dialogue = _chat_dialogue(spec, tokenizer, ends)
-    return _play_with(spec, _chat_name(spec, path), engine, dialogue, None, spec.grammar)
+    return _play_with(spec, engine, dialogue, None, spec.grammar)
 
 
 def _chat_dialogue(
@@ -91,14 +89,8 @@ def _chat_dialogue(
     return ChatDialogue(tokenizer, spec.grammar, spec.enable_thinking, spec.max_action_tokens, extra_end_ids=end_ids)
 
 
-def _chat_name(spec: SmolLM2Spec | HFSpec, path: str) -> str:
-    base = SMOLLM2 if isinstance(spec, SmolLM2Spec) else Path(path).name
-    return spec.name or (base if spec.adapter is None else f"{base}+{spec.adapter.name}")
-
-
 def _play_with(
     spec: TinySpec | SmolLM2Spec | HFSpec,
-    name: str,
     engine: Engine,
     dialogue: Dialogue,
     constraint: ActionConstraint | None,
@@ -106,5 +98,10 @@ def _play_with(
 ) -> Policy:
     instructions = TOOL_INSTRUCTIONS if grammar == "tool_call" else None
     return LanguageModelPolicy(
-        name, engine, dialogue, Sampling(spec.temperature), instructions=instructions, constraint=constraint
+        shown_name(spec),
+        engine,
+        dialogue,
+        Sampling(spec.temperature),
+        instructions=instructions,
+        constraint=constraint,
     )

@@ -25,7 +25,8 @@ def holds_policy(folder: Path) -> bool:
 
 def what_is_missing(folder: Path) -> str:
     """Say why a folder is no policy: its run has not finished, or there is nothing in it."""
-    whole = [p for p in folder.glob("checkpoints/checkpoint-*") if p.name.removeprefix("checkpoint-").isdecimal()]
+    named = [p for p in folder.glob("checkpoints/checkpoint-*") if p.name.removeprefix("checkpoint-").isdecimal()]
+    whole = [p for p in named if holds_policy(p)]  # one that is being written is none yet
     checkpoints = sorted(whole, key=lambda p: int(p.name.removeprefix("checkpoint-")))
     if checkpoints:
         return f"{folder} is a run that has not finished; name a checkpoint, such as {checkpoints[-1]}"
@@ -48,8 +49,10 @@ def run_config(weights: Path) -> Mapping[str, Any] | None:
                     f"{path} is not valid YAML ({error}); it says how {weights} was trained: give the run's command "
                     "again to write it anew, or copy the weights out of the run"
                 ) from error
-            if isinstance(data, dict) and "phases" in data and isinstance(data.get("model"), dict):
-                return data
+            # A PAPT run, or a warm start of a chat model: its adapter writes in the grammar that it was taught.
+            is_run = isinstance(data, dict) and ("phases" in data or data.get("kind") == "chat")
+            if is_run and isinstance(data.get("model"), dict):
+                return {"name": parent.name, **data}
     return None
 
 

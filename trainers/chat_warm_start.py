@@ -35,6 +35,7 @@ from provgym.trainers.cloning import (
     ClonedRow,
     RowsLoss,
     SharedLoss,
+    check_head,
     cloning_step,
     cosine_scale,
     separate_loss,
@@ -187,7 +188,7 @@ def chat_warm_start(config: ChatWarmStartConfig, on_step: OnStep | None = None) 
     Raises:
         FileNotFoundError: If the model is missing.
         ValueError: If ``out`` holds a warm start of another configuration, the model's chat template can't be
-            continued, or episodes don't fit into ``max_length``.
+            continued, it scales or caps its logits, or episodes don't fit into ``max_length``.
         RunStopped: If a gradient is not finite.
     """
     changes = changed_keys(config.out / "config.yaml", config, except_for=("out",))
@@ -254,6 +255,7 @@ def _teach(config: ChatWarmStartConfig, learner: _Learner, folder: Path, hash_: 
     dialogue = learner.policy.dialogue
     if not isinstance(dialogue, WritingDialogue):
         raise TypeError(f"{type(dialogue).__name__} can't write actions; cloning needs encode_action")
+    check_head(learner.model)
     pool, history = load_pool(config.data), learner.history
     shared = SharedLoss(learner.model) if config.shared_prefix else None
     loss_of: RowsLoss = shared or (lambda rows: separate_loss(learner.model, rows))

@@ -115,7 +115,7 @@ RowsLoss = Callable[[Sequence[ClonedRow]], Tensor]
 
 
 def separate_loss(model: PreTrainedModel, rows: Sequence[ClonedRow]) -> Tensor:
-    """Return the summed cross-entropy of cloned tokens, each row computed on its own; works with any causal LM."""
+    """Return the summed cross-entropy of cloned tokens, each row on its own; for LMs that :func:`check_head` passes."""
     base = base_of(model)
     whole = [[*row.prompt_ids, *row.completion_ids] for row in rows]
     ids = _padded(whole).to(base.device)  # (B, L); what stands behind a row in a causal model is never seen by it
@@ -176,6 +176,24 @@ def _padded(rows: Sequence[Sequence[int]]) -> Tensor:
     """Return rows as one (B, L) tensor, zeros behind each; no id stands for padding: lengths are known beside."""
     width = max(len(row) for row in rows)
     return torch.tensor([[*row, *[0] * (width - len(row))] for row in rows])
+
+
+@torch.no_grad()
+def check_head(model: PreTrainedModel) -> None:
+    """Check that logits are the output embeddings' product alone, as the losses here compute them.
+
+    Raises:
+        ValueError: If the model scales or caps its logits: another distribution than the roll-out's would be cloned.
+    """
+    base = base_of(model)
+    ids = torch.arange(4, device=base.device)[None]  # (1, 4)
+    found: Tensor = base.get_output_embeddings()(base.get_decoder()(input_ids=ids).last_hidden_state)  # (1, 4, V)
+    wanted: Tensor = base(input_ids=ids).logits  # (1, 4, V)
+    if not torch.allclose(found.float(), wanted.float(), rtol=0.01, atol=0.01 * float(wanted.abs().max())):
+        raise ValueError(
+            f"model type {base.config.model_type!r} scales or caps its logits, which cloning leaves out; it cannot be "
+            "warm-started"
+        )
 
 
 def cosine_scale(step: int, steps: int, warmup_steps: int) -> float:

@@ -195,6 +195,9 @@ def _place(problem: Any, path: str | Path | None, given: Sequence[Given]) -> str
 
 def _explain(model: type[BaseModel], problem: Any) -> str:
     key = ".".join(str(part) for part in problem["loc"]) or "(top)"
+    if problem["input"] is None and ":" in key:
+        last = str(problem["loc"][-1])
+        return f"key {key!r} has no value; YAML needs a space after a colon: {last.replace(':', ': ', 1)!r}"
     if problem["type"] == "extra_forbidden":
         return f"key {key!r} is unknown; {_suggest(model, problem['loc'])}"
     message = problem["msg"].removeprefix("Value error, ")

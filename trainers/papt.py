@@ -11,18 +11,21 @@ Source: GraphEcho, arXiv:2609.17695, section 4.3.
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import math
 import os
 import shutil
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from accelerate import PartialState
+from filelock import FileLock, Timeout
 from transformers import PreTrainedModel
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 
@@ -57,6 +60,7 @@ from provgym.trainers.step_record import RunStopped
 from provgym.trainers.tracking import Tracker
 from provgym.trainers.training_engine import engine_for
 from provgym.trainers.training_rows import TrainingRows, load_pool
+from provgym.trainers.trl_arguments import grpo_arguments
 from provgym.trainers.trl_bridge import PaptTrainer, lora_config
 
 
@@ -113,6 +117,21 @@ def join_world(config: PaptConfig) -> World:
                 "`accelerate launch --config_file configs/accelerate/cpu2.yaml` (plain --num_processes starts one)"
             )
     return World(state.num_processes, state.process_index)
+
+
+def check_trainer(config: PaptConfig) -> None:
+    """Refuse what TRL could not begin with: a step that does not divide, or an engine that is not installed.
+
+    Raises:
+        ValueError: If a step's trajectories do not divide among processes and micro-batches.
+        ModuleNotFoundError: If vLLM is asked for and not installed.
+    """
+    grpo_arguments(config, config.run_dir / "checkpoints")
+    if config.generation.engine == "vllm" and importlib.util.find_spec("vllm") is None:
+        raise ModuleNotFoundError(
+            "generation.engine='vllm' needs the package vllm, which is not installed; pip install 'trl[vllm]', or set "
+            "generation.engine to hf"
+        )
 
 
 def find_start(config: PaptConfig, world: World) -> Checkpoint | None:
@@ -234,9 +253,45 @@ def run(config: PaptConfig, *, fresh: bool = False) -> dict[str, Any]:
     started = time.time()
     world = join_world(config)
     # Before anything is thrown away or trained: what is missing or doesn't fit costs no earlier run and no hours.
+    check_trainer(config)
     policy = load_trainable(config.model)
     rows = TrainingRows(config, load_pool(config.data))
     check_evaluation(config, policy.model)
+    with sole_trainer(config, world):
+        return _run_checked(config, policy, world, rows, started, fresh=fresh)
+
+
+@contextmanager
+def sole_trainer(config: PaptConfig, world: World) -> Iterator[None]:
+    """Keep other launches out of a run's folder, such as one after its study was killed and this run was not.
+
+    Raises:
+        BlockingIOError: If another process trains that run.
+    """
+    if not world.is_main:
+        yield
+        return
+    path = config.runs_dir / f".{config.name}.lock"  # beside the run: --fresh throws away what lies in it
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # The system lets go of the lock when a process dies, however it dies.
+    lock = FileLock(path, blocking=False)
+    try:
+        lock.acquire()
+    except Timeout as error:
+        raise BlockingIOError(
+            f"{config.run_dir} is being trained by another process that is still running; wait for it or end it, or "
+            "choose another name"
+        ) from error
+    try:
+        yield
+    finally:
+        lock.release()
+        path.unlink(missing_ok=True)
+
+
+def _run_checked(
+    config: PaptConfig, policy: TrainablePolicy, world: World, rows: TrainingRows, started: float, *, fresh: bool
+) -> dict[str, Any]:
     if fresh and world.is_main:
         throw_away(config.run_dir)
     PartialState().wait_for_everyone()

@@ -19,7 +19,11 @@ from provgym.trainers.objective_config import PhaseConfig, ShapingConfig
 from provgym.trainers.optim_config import LoraSettings, OptimConfig, SharingMode
 from provgym.trainers.strict_config import Strict
 
+MAX_SEED = 2**32 - 1
+"""Largest training seed: NumPy's generator, which transformers seeds, takes no larger one."""
+
 __all__ = [
+    "MAX_SEED",
     "CheckpointConfig",
     "DataConfig",
     "EvaluationConfig",
@@ -171,7 +175,7 @@ class PaptConfig(Strict):
 
     name: str = Field(pattern=r"^\w[\w.-]*$")  # `..` with --fresh would remove what lies around the runs
     runs_dir: Path = Path("runs")
-    seed: int = Field(default=42, ge=0)
+    seed: int = Field(default=42, ge=0, le=MAX_SEED)
     model: ModelConfig = ModelConfig()
     data: DataConfig = DataConfig()
     walk: WalkConfig = WalkConfig()

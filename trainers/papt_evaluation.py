@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from provgym.eval.table import metric_table, print_tables
 from provgym.eval.walk import evaluate
 from provgym.eval.walk_config import ClaimFiles, GraphEchoClaims, SplitName, WalkEvalConfig
 from provgym.eval.walk_result import WalkEvalResult
-from provgym.generators.conditions import GENERAL
+from provgym.generators.conditions import CONFLICT_CONDITIONS, GENERAL
 from provgym.generators.engine import Dialogue, Sampling
 from provgym.generators.episode import Policy
 from provgym.generators.hf_engine import HFEngine
@@ -207,7 +207,9 @@ def show_results(config: PaptConfig, results: Mapping[str, WalkEvalResult]) -> N
     pair = {labels[name]: results[name].episodes for name in ("start", "trained")}
     compared = compare_policies(pair, metrics=SUMMARY_METRICS, baseline=labels["start"])
     gains = {c.metric: c.paired.difference for c in compared}
-    titles = {"": "Test claims, five conflict conditions", GENERAL_PREFIX: "Test claims, general conditions"}
+    named = [name for name in results["trained"].summary.by_condition if name != GENERAL]
+    played = "five conflict conditions" if set(named) == set(CONFLICT_CONDITIONS) else _condition_list(named)
+    titles = {"": f"Test claims, {played}", GENERAL_PREFIX: "Test claims, general conditions"}
     print_tables(
         [
             metric_table(
@@ -221,3 +223,10 @@ def show_results(config: PaptConfig, results: Mapping[str, WalkEvalResult]) -> N
     plot_policies(metrics, plots / "policies.png", probes=probes)
     metrics_file = config.run_dir / "metrics.jsonl"
     plot_training(metrics_file, plots / "training.png", keys=CURVES, smooth=10, title=f"PAPT, {config.name}")
+
+
+def _condition_list(names: Sequence[str]) -> str:
+    """Return the names of the conditions played, or their number where a claim file names many."""
+    if len(names) > 5:
+        return f"{len(names)} conditions"
+    return f"condition{'s' if len(names) > 1 else ''} {', '.join(names)}"

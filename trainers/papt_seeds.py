@@ -16,12 +16,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import get_args
 
+from provgym.eval.problems import one_line
 from provgym.eval.run_files import write_atomic, write_json_atomic
 from provgym.eval.table import print_tables
 from provgym.eval.walk_config import config_hash
 from provgym.rewards.rubric import Variant
 from provgym.trainers.config_file import ConfigError, load_config
-from provgym.trainers.papt_config import PaptConfig
+from provgym.trainers.papt_config import MAX_SEED, PaptConfig
 from provgym.trainers.run_grid import PlannedRun, run_missing
 from provgym.trainers.seed_summary import PooledResult, pool, read_seed, seed_tables, variant_tables
 
@@ -41,10 +42,13 @@ def plan_runs(config: PaptConfig, seeds: Sequence[int], variants: Sequence[str] 
         variants: Reward variants; none means the configuration's own objective.
 
     Raises:
-        ConfigError: If there are fewer than two seeds, something is named twice, or a variant is unknown.
+        ConfigError: If there are fewer than two seeds, one is out of range, something is named twice, or a variant is
+            unknown.
     """
     if len(seeds) < 2:
         raise ConfigError(f"--seeds {','.join(map(str, seeds))}: found {len(seeds)}, expected at least two seeds")
+    if min(seeds) < 0 or max(seeds) > MAX_SEED:  # a copied configuration is not checked again
+        raise ConfigError(f"--seeds {','.join(map(str, seeds))}: expected whole numbers from 0 to {MAX_SEED}")
     for option, values in (("--seeds", list(seeds)), ("--variants", list(variants))):
         if len(set(values)) < len(values):
             raise ConfigError(f"{option} {','.join(map(str, values))} names something twice; name each once")
@@ -104,10 +108,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     known, overrides = parser.parse_known_args(arguments)
     try:
         return _run_plan(known, overrides)
-    except (ConfigError, FileNotFoundError, ValueError) as error:
+    except (ConfigError, OSError, ValueError) as error:
         if os.environ.get("PROVGYM_DEBUG"):
             raise
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {one_line(error)}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("\ninterrupted; the same command goes on with what is missing", file=sys.stderr)
@@ -124,7 +128,10 @@ def _run_plan(known: argparse.Namespace, overrides: Sequence[str]) -> int:
         seeds = [int(seed) for seed in known.seeds.split(",")]
     except ValueError as error:
         raise ConfigError(f"--seeds {known.seeds!r} must be whole numbers by commas, such as 42,43") from error
-    runs = plan_runs(config, seeds, [v for v in known.variants.split(",") if v])
+    variants = [v for v in known.variants.split(",") if v]
+    if known.variants and not variants:
+        raise ConfigError(f"--variants {known.variants!r} names nothing; choose from {','.join(get_args(Variant))}")
+    runs = plan_runs(config, seeds, variants)
     folder = config.runs_dir / f"{config.name}-seeds"
     failed = run_missing(runs, folder, jobs=known.jobs, accelerate=known.accelerate)
     if failed:

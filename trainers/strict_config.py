@@ -8,9 +8,9 @@ from pydantic import BaseModel, ConfigDict, ValidationInfo, field_validator
 
 
 class Strict(BaseModel):
-    """Frozen; refuses unknown keys, and truth values where a number is expected."""
+    """Frozen; refuses unknown keys, numbers that are not finite, and truth values where a number is expected."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     @field_validator("*", mode="before")
     @classmethod

@@ -17,6 +17,7 @@ from typing import Any
 
 from provgym.eval.forest_plot import plot_forest
 from provgym.eval.metrics import HEADLINE
+from provgym.eval.problems import one_line
 from provgym.eval.run_files import write_atomic, write_json_atomic
 from provgym.eval.table import print_tables
 from provgym.eval.walk_config import config_hash
@@ -84,7 +85,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (ConfigError, OSError, ValueError) as error:
         if os.environ.get("PROVGYM_DEBUG"):
             raise
-        print("\n".join([f"error: {error}", *getattr(error, "__notes__", ())]), file=sys.stderr)
+        print(f"error: {one_line(error)}", file=sys.stderr)
         return REFUSED
     except KeyboardInterrupt:
         print("\ninterrupted; the same command goes on with what is missing", file=sys.stderr)
@@ -100,7 +101,11 @@ def _run_study(known: argparse.Namespace, overrides: Sequence[str]) -> int:
         seeds = [int(seed) for seed in known.seeds.split(",") if seed]
     except ValueError as error:
         raise ConfigError(f"--seeds {known.seeds!r} must be whole numbers by commas, such as 42,43") from error
-    study = load_study(known.config, seeds=seeds, arms=[arm for arm in known.arms.split(",") if arm])
+    arms = [arm for arm in known.arms.split(",") if arm]
+    for option, text, values in (("--seeds", known.seeds, seeds), ("--arms", known.arms, arms)):
+        if text and not values:
+            raise ConfigError(f"{option} {text!r} names nothing; leave it out, and all of the file's are taken")
+    study = load_study(known.config, seeds=seeds, arms=arms)
     cells = reuse_finished(plan_study(study, known.config, parse_overrides(overrides)), known.reuse)
     if known.dry_run:
         print("\n".join(describe_plan(cells, known.jobs)))
@@ -147,8 +152,8 @@ def _draw(result: StudyResult, folder: Path) -> None:
                 continue
             panels[name] = {arm.label: arm.pooled.trained[key] for arm in result.arms}
             gains[name] = {arm.label: arm.to_reference[key].crossed for arm in result.arms if key in arm.to_reference}
-            start = first.runs[0].estimates("start")[key]
-            marks[name] = [start.value] if result.shares_start and start.is_available else []
+            starts = [pooled.runs[0].estimates("start")[key] for _, pooled in result.first_at_points]
+            marks[name] = [start.value for start in starts if result.shares_start and start.is_available]
         title = f"{metric.replace('_', ' ')}: mean over seeds, 95 % crossed interval, seeds as dots; dashed: start"
         plot_forest(panels, folder / f"{metric}.png", title=title, marks=marks)
         if any(gains.values()):

@@ -12,7 +12,7 @@ from typing import Any, Self
 from pydantic import Field, field_validator, model_validator
 
 from provgym.trainers.config_file import ConfigError, Given, load_config
-from provgym.trainers.papt_config import Strict
+from provgym.trainers.papt_config import MAX_SEED, Strict
 
 NAME = r"^\w[\w.-]*$"
 Point = tuple[tuple[str, Any], ...]
@@ -52,8 +52,8 @@ class StudyConfig(Strict):
     @field_validator("seeds")
     @classmethod
     def _several_distinct_seeds(cls, value: tuple[int, ...]) -> tuple[int, ...]:
-        if len(value) < 2 or len(set(value)) < len(value) or min(value) < 0:
-            raise ValueError(f"seeds {list(value)} must be at least two distinct whole numbers from 0")
+        if len(value) < 2 or len(set(value)) < len(value) or min(value) < 0 or max(value) > MAX_SEED:
+            raise ValueError(f"seeds {list(value)} must be at least two distinct whole numbers from 0 to {MAX_SEED}")
         return value
 
     @model_validator(mode="after")
@@ -61,6 +61,8 @@ class StudyConfig(Strict):
         for arm in self.arms:
             if not re.fullmatch(r"\w[\w.-]*", arm, re.ASCII):
                 raise ValueError(f"arm {arm!r} must be made of letters, digits, '_', '-' and '.': it names folders")
+            if arm in ("start", "ceiling"):
+                raise ValueError(f"arm {arm!r} would stand for the {arm} in every table; choose another name")
         if self.reference not in self.arms:
             raise ValueError(f"reference {self.reference!r} is none of the arms {list(self.arms)}")
         for key, values in self.axes.items():

@@ -15,7 +15,7 @@ from provgym.eval.metrics import HEADLINE, metrics_named, split_by_prefix
 from provgym.eval.significance import holm
 from provgym.trainers.run_grid import is_finished
 from provgym.trainers.seed_summary import PooledResult, pool, read_seed
-from provgym.trainers.study_config import StudyConfig
+from provgym.trainers.study_config import Point, StudyConfig
 from provgym.trainers.study_plan import Cell, label_of
 
 DEV_METRICS = ("selection", "accuracy", "balanced_accuracy", "echo_rate", "source_recall", "count_mae", "walks")
@@ -96,6 +96,15 @@ class StudyResult:
         """Whether every run of every arm began from the same weights."""
         starts = {run.summary["start_fingerprint"] for arm in self.arms for run in arm.pooled.runs}
         return len(starts) == 1
+
+    @property
+    def first_at_points(self) -> list[tuple[Point, PooledResult]]:
+        """The first arm at every point of the axes: a point can change how start and ceiling are measured."""
+        found: list[tuple[Point, PooledResult]] = []
+        for arm in self.arms:
+            if all(arm.cell.point != point for point, _ in found):
+                found.append((arm.cell.point, arm.pooled))
+        return found
 
 
 def collect(study: StudyConfig, cells: Sequence[Cell]) -> StudyResult:

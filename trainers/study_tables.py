@@ -9,6 +9,7 @@ from statistics import fmean
 
 from provgym.eval.metrics import GENERAL_PREFIX, HEADLINE
 from provgym.eval.table import MISSING, ResultTable, estimate_cell, p_cell, policy_table
+from provgym.trainers.study_plan import label_of
 from provgym.trainers.study_results import DEV_METRICS, ArmResult, Difference, StudyResult
 
 GROUPS = (("", "named"), (GENERAL_PREFIX, "general"))
@@ -48,11 +49,15 @@ def arm_table(arms: Sequence[ArmResult]) -> ResultTable:
 
 
 def figure_table(result: StudyResult, prefix: str, group: str) -> ResultTable:
-    """Return the trained policies of each arm pooled over seeds, with start, ceiling and probes where shared."""
+    """Return each arm's trained policies pooled over seeds; with the start (where shared) and ceiling of each point."""
     first = result.arms[0].pooled
-    rows = {"start": first.runs[0].estimates("start")} if result.shares_start else {}
+    measured = {
+        name: {label_of(name, point): pooled.runs[0].estimates(name) for point, pooled in result.first_at_points}
+        for name in ("start", "ceiling")
+    }
+    rows = measured["start"] if result.shares_start else {}
     rows |= {arm.label: {name: found.overall for name, found in arm.pooled.trained.items()} for arm in result.arms}
-    rows["ceiling"] = first.runs[0].estimates("ceiling")
+    rows |= measured["ceiling"]
     seeds = ", ".join(map(str, result.study.seeds))
     title = f"{result.study.name}, test claims, {group} conditions, seeds {seeds}"
     table = policy_table(rows, prefix=prefix, probes=first.probes.get(prefix, ()), title=title)
@@ -65,7 +70,7 @@ def difference_table(rows: Mapping[str, Mapping[str, Difference]], prefix: str, 
     cells = [(label, *(difference_cell(found.get(prefix + m)) for m in HEADLINE)) for label, found in rows.items()]
     caption = (
         "Same seeds and claims on both sides. p by the crossed bootstrap, corrected over the arms on that metric "
-        "(Holm); seeds: how many lie on the mean's side of zero."
+        "(Holm); seeds: how many lie on the mean's side of zero. Few seeds make p too small: see docs/metrics.md."
     )
     return ResultTable(title, ("arm", *HEADLINE), tuple(cells), caption)
 

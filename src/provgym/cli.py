@@ -66,8 +66,9 @@ def papt_seeds(
     """
     from provgym.trainers.papt_seeds import main
 
-    words = ["--config", str(config), "--seeds", seeds, "--variants", variants, "--jobs", str(jobs)]
-    words += [] if accelerate is None else ["--accelerate", str(accelerate)]
+    # With "=", a value that begins with "-" is a value too, and is refused in one line if it is none.
+    words = [f"--config={config}", f"--seeds={seeds}", f"--variants={variants}", f"--jobs={jobs}"]
+    words += [] if accelerate is None else [f"--accelerate={accelerate}"]
     raise typer.Exit(main([*words, *context.args]))
 
 

@@ -38,8 +38,9 @@ def study(
     """
     from provgym.trainers.study import main
 
-    words = ["--config", str(config), "--arms", arms, "--seeds", seeds, "--jobs", str(jobs)]
-    words += [] if accelerate is None else ["--accelerate", str(accelerate)]
-    words += [word for folder in reuse or [] for word in ("--reuse", str(folder))]
+    # With "=", a value that begins with "-" is a value too, and is refused in one line if it is none.
+    words = [f"--config={config}", f"--arms={arms}", f"--seeds={seeds}", f"--jobs={jobs}"]
+    words += [] if accelerate is None else [f"--accelerate={accelerate}"]
+    words += [f"--reuse={folder}" for folder in reuse or []]
     words += ["--dry-run"] if dry_run else []
     raise typer.Exit(main([*words, *context.args]))

@@ -67,6 +67,7 @@ def test_how_walks_are_shown_reaches_every_task() -> None:
         "preview_ids": "visited",
         "moves": "aliases",
         "max_content_characters": 99,
+        "aliases": "shuffled",
     }
     config = WalkEvalConfig(claims=SMALL, mitigations=("M0", "M3"), **fields)
     tasks = build_tasks(config, load_instances(config).instances)

@@ -65,6 +65,23 @@ def test_run_policy_and_checkpoint_folders(tmp_path: Path, tiny_folder: Path) ->
     assert policy_spec(str(run), PolicyOptions(max_length=99)).max_length == 99  # type: ignore[union-attr]
 
 
+def test_a_chat_warm_start_brings_the_grammar_it_was_taught(tmp_path: Path, adapter_folder: Path) -> None:
+    """Else an adapter that writes tool calls would be read as JSON, and every action of it be invalid."""
+    base, out = tmp_path / "base", tmp_path / "my-start"
+    base.mkdir()
+    (base / "config.json").write_text("{}")
+    shutil.copytree(adapter_folder, out / "policy")
+    model = {"kind": "hf", "path": str(base), "grammar": "tool_call"}
+    (out / "config.yaml").write_text(yaml.safe_dump({"kind": "chat", "model": model, "walk": {"mitigation": "M2"}}))
+    for folder in (out, out / "policy"):
+        spec = policy_spec(str(folder))
+        assert isinstance(spec, HFSpec)
+        assert (spec.name, spec.path, spec.grammar) == ("my-start", str(base), "tool_call")
+        run = run_config_of(str(folder))
+        assert run is not None
+        assert run["walk"] == {"mitigation": "M2"}
+
+
 def test_plain_tiny_folder_is_known_by_its_tokenizer(tiny_folder: Path) -> None:
     spec = policy_spec(str(tiny_folder), PolicyOptions(temperature=0.5, max_rows=3))
     assert isinstance(spec, TinySpec)
@@ -178,8 +195,10 @@ def test_fingerprint_tells_weights_and_settings_apart(tmp_path: Path, tiny_folde
 
 def test_half_written_checkpoints_are_not_suggested(tmp_path: Path) -> None:
     """Kind: incomplete or mis-sorted checkpoints; 1000 is newest, and a leftover's name breaks no message."""
-    for name in ("checkpoint-900", "checkpoint-1000", "checkpoint-1100.tmp", "checkpoint-best"):
+    for name in ("checkpoint-900", "checkpoint-1000", "checkpoint-1050", "checkpoint-1100.tmp", "checkpoint-best"):
         (tmp_path / "checkpoints" / name).mkdir(parents=True)
+        if name != "checkpoint-1050":  # killed before its weights were there
+            (tmp_path / "checkpoints" / name / "config.json").write_text("{}")
     with pytest.raises(FileNotFoundError, match=r"has not finished; name a checkpoint, such as \S+/checkpoint-1000$"):
         policy_spec(str(tmp_path))
 

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from peft import LoraConfig, get_peft_model
 from tests.benchmarks.tool_call_policy import CloneConfig, untrained
+from transformers import GraniteConfig, GraniteForCausalLM
 
 from provgym.envs.builtin import demo_instances
 from provgym.envs.presentation import INSTRUCTIONS, PresentationConfig
@@ -27,6 +28,7 @@ from provgym.trainers.cloning import (
     ClonedRow,
     SharedLoss,
     WalkedTurn,
+    check_head,
     cloning_step,
     cosine_scale,
     separate_loss,
@@ -234,6 +236,21 @@ def test_the_shared_loss_leaves_the_model_as_it_was(model: Any) -> None:
     torch.testing.assert_close(model(input_ids=ids).logits, before, rtol=0, atol=0)
     shared.close()
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
+
+
+@pytest.mark.parametrize("scaling", [1.0, 8.0])
+def test_a_model_that_scales_its_logits_is_refused(scaling: float) -> None:
+    """The losses apply the output embeddings alone: Granite, say, divides what comes out of them."""
+    size = {"vocab_size": 60, "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1}
+    heads = {"num_attention_heads": 2, "num_key_value_heads": 2}
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        granite = GraniteForCausalLM(GraniteConfig(**size, **heads, logits_scaling=scaling)).eval()
+    if scaling == 1.0:
+        check_head(granite)
+        return
+    with pytest.raises(ValueError, match="model type 'granite' scales or caps its logits"):
+        check_head(granite)
 
 
 def test_models_that_cannot_share_are_told_what_to_set(model: Any) -> None:

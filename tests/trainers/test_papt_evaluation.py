@@ -150,7 +150,7 @@ def test_results_are_shown(
     (config.run_dir / "metrics.jsonl").write_text("\n".join(lines) + "\n")
     show_results(config, results)
     text = capsys.readouterr().out
-    for word in ("naive start", "PAPT", "scripted ceiling", "general conditions"):
+    for word in ("naive start", "PAPT", "scripted ceiling", "conditions C1, C3", "general conditions"):
         assert word in text
     assert (config.run_dir / "plots" / "policies.png").stat().st_size > 1000
     assert (config.run_dir / "plots" / "training.png").stat().st_size > 1000

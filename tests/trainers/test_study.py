@@ -6,6 +6,7 @@ import json
 import math
 import shutil
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from provgym.trainers.seed_summary import read_seed
 from provgym.trainers.study_config import load_study
 from provgym.trainers.study_plan import plan_study
 from provgym.trainers.study_results import StudyResult, collect
-from provgym.trainers.study_tables import difference_cell, study_tables
+from provgym.trainers.study_tables import difference_cell, figure_table, study_tables
 
 ARMS: dict[str, Any] = {
     "full": None,
@@ -247,6 +248,23 @@ def test_tables_hold_the_summary_s_figures(result: StudyResult) -> None:
     assert dev.rows[0][dev.header.index("general_accuracy")] == "-"  # null: nothing was measured
     assert math.isnan(result.arms[0].dev["general_accuracy"][0])
     assert difference_cell(None) == "-"
+
+
+def test_each_point_of_the_axes_has_its_own_start_and_ceiling(result: StudyResult) -> None:
+    """A mitigation or budget changes how one start is measured; a point's figure must not stand for another's."""
+    arms = []
+    for arm, share in zip(result.arms[:2], (0.25, 0.75), strict=True):
+        point = (("walk.mitigation", ["M0", "M1"][len(arms)]),)
+        run = arm.pooled.runs[0]
+        start = run.summary["start"] | {"accuracy": {"value": share, "low": None, "high": None, "n": 8}}
+        runs = (replace(run, summary={**run.summary, "start": start}), *arm.pooled.runs[1:])
+        arms.append(replace(arm, cell=replace(arm.cell, point=point), pooled=replace(arm.pooled, runs=runs)))
+    table = figure_table(replace(result, arms=tuple(arms)), "", "named")
+    rows = {row[0]: row[table.header.index("accuracy")] for row in table.rows}
+    assert rows["start, mitigation=M0"].startswith("0.250\n")
+    assert rows["start, mitigation=M1"].startswith("0.750\n")
+    assert {"ceiling, mitigation=M0", "ceiling, mitigation=M1"} < rows.keys()
+    assert not {"start", "ceiling"} & rows.keys()
 
 
 def test_runs_of_other_weights_have_no_common_start(finished: Path, tmp_path: Path) -> None:

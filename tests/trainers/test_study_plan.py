@@ -103,6 +103,7 @@ def test_the_grid_is_complete(
         ({"name": "../out"}, "key 'name': String should match pattern"),
         ({"arms": {}}, "key 'arms'"),
         ({"arms": {"full": None, "a/b": None}}, "arm 'a/b' must be made of letters"),
+        ({"arms": {"full": None, "ceiling": None}}, "arm 'ceiling' would stand for the ceiling in every table"),
         ({"axes": {"walk.mitigation": []}}, "give at least one, each once"),
         ({"axes": {"walk.mitigation": ["M0", "M0"]}}, "give at least one, each once"),
         ({"axes": {"phases.0.variant": ["full"]}}, "is also set by the arms ['echoes']"),
