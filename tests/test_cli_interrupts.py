@@ -30,7 +30,7 @@ def die_after_two_episodes(number: int) -> subprocess.CompletedProcess[str]:
     """Run an evaluation in a process that sends itself a signal once two episodes are stored."""
     code = (
         "import os, signal, sys\n"
-        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a background job's children inherit deafness to it
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # background jobs inherit deafness to it
         "from provgym.cli import app\n"
         "from provgym.eval.episode_store import EpisodeWriter\n"
         "append = EpisodeWriter.append\n"

@@ -241,8 +241,8 @@ def test_the_shared_loss_leaves_the_model_as_it_was(model: Any) -> None:
 @pytest.mark.parametrize("scaling", [1.0, 8.0])
 def test_a_model_that_scales_its_logits_is_refused(scaling: float) -> None:
     """The losses apply the output embeddings alone: Granite, say, divides what comes out of them."""
-    size = {"vocab_size": 60, "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1}
-    heads = {"num_attention_heads": 2, "num_key_value_heads": 2}
+    size: dict[str, Any] = {"vocab_size": 60, "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1}
+    heads: dict[str, Any] = {"num_attention_heads": 2, "num_key_value_heads": 2}
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         granite = GraniteForCausalLM(GraniteConfig(**size, **heads, logits_scaling=scaling)).eval()

@@ -22,7 +22,7 @@ from provgym.trainers import run_grid, study
 from provgym.trainers.seed_summary import read_seed
 from provgym.trainers.study_config import load_study
 from provgym.trainers.study_plan import plan_study
-from provgym.trainers.study_results import StudyResult, collect
+from provgym.trainers.study_results import ArmResult, StudyResult, collect
 from provgym.trainers.study_tables import difference_cell, figure_table, study_tables
 
 ARMS: dict[str, Any] = {
@@ -252,7 +252,7 @@ def test_tables_hold_the_summary_s_figures(result: StudyResult) -> None:
 
 def test_each_point_of_the_axes_has_its_own_start_and_ceiling(result: StudyResult) -> None:
     """A mitigation or budget changes how one start is measured; a point's figure must not stand for another's."""
-    arms = []
+    arms: list[ArmResult] = []
     for arm, share in zip(result.arms[:2], (0.25, 0.75), strict=True):
         point = (("walk.mitigation", ["M0", "M1"][len(arms)]),)
         run = arm.pooled.runs[0]
