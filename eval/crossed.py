@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from scipy.stats import ttest_1samp
 
 from provgym.eval.bootstrap import (
     DEFAULT_RESAMPLES,
@@ -42,7 +43,8 @@ class CrossedEstimate:
     Attributes:
         overall: Mean of the seeds' figures, with the crossed interval; n = episodes over all seeds.
         by_seed: Each seed's own figure, in the order given; never hidden behind the mean.
-        p: Of "no difference", for a difference that has an interval; NaN for a plain figure.
+        p: Of "no difference", for a difference that has an interval: the larger one of the crossed bootstrap's and of a
+            paired t test over seeds; NaN for a plain figure.
     """
 
     overall: Estimate
@@ -146,8 +148,18 @@ def _crossed(
     by_seed = tuple(float(v) for v in point)
     if np.isnan(point).any():  # a mean over fewer seeds than were trained would pass for one over all
         return CrossedEstimate(Estimate.missing(), by_seed)
-    p = math.nan if minus is None or math.isnan(low) else bootstrap_p(means)
+    p = math.nan if minus is None or math.isnan(low) else max(bootstrap_p(means), _p_of_seeds(point))
     return CrossedEstimate(Estimate(float(point.mean()), low, high, round(float(n.sum()))), by_seed, p)
+
+
+def _p_of_seeds(point: Floats) -> float:
+    """Return the two-sided p of a paired t test over the seeds' own differences (S,).
+
+    Resampling seeds that all agree never turns a difference around: with few seeds the bootstrap finds too much.
+    """
+    if np.ptp(point) == 0.0:
+        return 1.0 if point[0] == 0.0 else 0.0
+    return float(ttest_1samp(point, 0.0).pvalue)
 
 
 def _values_by_run(

@@ -122,7 +122,10 @@ def _with_adapter(
     base = str(config.get("base_model_name_or_path") or "")
     made_for = f"adapter {folder} was made for {base or 'an unnamed model'!r}, not for {name!r}"
     if check_base and base and _base_name(base) != _base_name(name):
-        raise ValueError(f"{made_for}; load that base model, or pass check_adapter_base=False if they are the same")
+        raise ValueError(
+            f"{made_for}; load that base model. If both are one model, write this name as base_model_name_or_path "
+            f"into {config_path}"
+        )
     saved = _saved_tensors(folder)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # what PEFT would warn of is checked below, as errors

@@ -69,8 +69,8 @@ def difference_table(rows: Mapping[str, Mapping[str, Difference]], prefix: str, 
     """Return differences over seeds: interval, p over the arms, n, and how many seeds agree in sign."""
     cells = [(label, *(difference_cell(found.get(prefix + m)) for m in HEADLINE)) for label, found in rows.items()]
     caption = (
-        "Same seeds and claims on both sides. p by the crossed bootstrap, corrected over the arms on that metric "
-        "(Holm); seeds: how many lie on the mean's side of zero. Few seeds make p too small: see docs/metrics.md."
+        "Same seeds and claims on both sides. p: the larger one of crossed bootstrap and paired t test over seeds, "
+        "corrected over the arms on that metric (Holm); seeds: how many lie on the mean's side of zero."
     )
     return ResultTable(title, ("arm", *HEADLINE), tuple(cells), caption)
 

@@ -214,8 +214,20 @@ def test_differences_over_seeds_have_a_p(make_episode: Make) -> None:
 
     found = crossed_difference([play(9), play(8), play(10)], [play(3)], METRICS["accuracy"], resamples=500)
     assert found.by_seed == pytest.approx((0.6, 0.5, 0.7))
-    assert found.p < 0.05
+    # Three seeds: mean 0.6, standard deviation 0.1, so t^2 = 108 with two degrees of freedom.
+    assert found.p == pytest.approx(1 - math.sqrt(108 / 110))
     assert found.seeds_with_sign == 3
     assert found.to_json()["p"] == found.p
     none = crossed_difference([play(3), play(3)], [play(3)], METRICS["accuracy"], resamples=50)
     assert (none.p, none.seeds_with_sign, none.agrees_in_sign) == (1.0, 0, False)
+
+
+def test_two_seeds_that_agree_are_no_proof(make_episode: Make) -> None:
+    """Differences of 0.6 and 0.2: no resample of them is negative, yet t = 2 with one degree of freedom."""
+
+    def play(right: int) -> list[Episode]:
+        return [make_episode(f"c{i}", answer="MIXED" if i < right else "SUPPORT") for i in range(10)]
+
+    found = crossed_difference([play(9), play(5)], [play(3)], METRICS["accuracy"], resamples=500)
+    assert found.by_seed == pytest.approx((0.6, 0.2))
+    assert found.p == pytest.approx(1 - 2 * math.atan(2) / math.pi)
