@@ -9,6 +9,8 @@ what is missing. ``--dry-run`` says what would run. Files go to ``runs/studies/N
 from __future__ import annotations
 
 import argparse
+import hashlib
+import json
 import os
 import sys
 from collections.abc import Sequence
@@ -47,7 +49,7 @@ def write_study(result: StudyResult, failed: Sequence[PlannedRun] = ()) -> None:
         "name": study.name,
         "seeds": list(study.seeds),
         "reference": study.reference,
-        "config_hash": config_hash(study),
+        "config_hash": study_hash(result),
         "arms": {arm.label: arm.to_json() for arm in result.arms},
         "unfinished": {label: list(names) for label, names in result.unfinished.items()},
         "failed": [run.config.name for run in failed],
@@ -61,6 +63,18 @@ def write_study(result: StudyResult, failed: Sequence[PlannedRun] = ()) -> None:
     for note in notes:
         print(f"note: {note}")
     print(f"\n{folder}/summary.json, {folder}/report.md, {folder}/plots/")
+
+
+def study_hash(result: StudyResult) -> str:
+    """Return 12 hexadecimal digits over how every run in the tables was trained and measured, whoever said so.
+
+    The study's own file is not enough: its base file and words of the command line change the runs too.
+    """
+    no_place: dict[str, Any] = {"name": "run", "runs_dir": Path("runs")}
+    runs = {
+        arm.label: [config_hash(run.config.model_copy(update=no_place)) for run in arm.cell.runs] for arm in result.arms
+    }
+    return hashlib.sha256(json.dumps(runs, sort_keys=True).encode()).hexdigest()[:12]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

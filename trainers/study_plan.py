@@ -197,15 +197,17 @@ def _check_evaluations(study: StudyConfig, cells: Sequence[Cell], path: Path) ->
             key = changed[0]
             raise ConfigError(
                 f"{path}: {cell.label!r} is measured with {key} {here[key]!r}, {first.label!r} with {there[key]!r}; "
-                "arms must be measured on the same test claims, or their differences mean nothing"
+                "arms must be measured on the same test claims, shown alike, or their differences mean nothing"
             )
 
 
 def _test_set(config: PaptConfig) -> dict[str, Any]:
-    """Return what decides the final evaluation's instances."""
+    """Return what decides the final evaluation: its instances, and how they are shown."""
     data = config.data.model_dump(mode="json", include={"claims", "seed", "train_claims", "dev_claims", "test_claims"})
     evaluation = config.evaluation.model_dump(mode="json", exclude={"max_rows"})
-    return {f"data.{k}": v for k, v in data.items()} | {f"evaluation.{k}": v for k, v in evaluation.items()}
+    walk = config.walk.model_dump(mode="json", include={"mitigation", "source_labels", "preview_ids", "moves"})
+    sections = {"data": data, "evaluation": evaluation, "walk": walk}
+    return {f"{name}.{key}": value for name, section in sections.items() for key, value in section.items()}
 
 
 def _what_was_measured(summary: Path) -> tuple[str, str] | None:

@@ -20,6 +20,7 @@ from provgym.generators.baseline_walkers import random_walker
 from provgym.generators.scripted import echo_avoiding_oracle, naive_path_counter
 from provgym.trainers import run_grid, study
 from provgym.trainers.seed_summary import read_seed
+from provgym.trainers.study import study_hash
 from provgym.trainers.study_config import load_study
 from provgym.trainers.study_plan import plan_study
 from provgym.trainers.study_results import ArmResult, StudyResult, collect
@@ -279,3 +280,21 @@ def test_runs_of_other_weights_have_no_common_start(finished: Path, tmp_path: Pa
     assert not found.shares_start
     named = next(t for t in study_tables(found) if "test claims, named" in t.title)
     assert [row[0] for row in named.rows][0] == "full"
+
+
+def test_the_hash_follows_what_the_runs_did(result: StudyResult) -> None:
+    """The study's file can stay the same while its base file or the command line change every run."""
+
+    def with_rate(rate: float) -> StudyResult:
+        arms = []
+        for arm in result.arms:
+            configs = [
+                run.config.model_copy(update={"optim": run.config.optim.model_copy(update={"learning_rate": rate})})
+                for run in arm.cell.runs
+            ]
+            runs = tuple(replace(run, config=config) for run, config in zip(arm.cell.runs, configs, strict=True))
+            arms.append(replace(arm, cell=replace(arm.cell, runs=runs)))
+        return replace(result, arms=tuple(arms))
+
+    assert study_hash(with_rate(1e-4)) == study_hash(with_rate(1e-4))
+    assert study_hash(with_rate(1e-4)) != study_hash(with_rate(2e-4))

@@ -135,6 +135,7 @@ def test_a_bad_study_is_refused_by_key(tmp_path: Path, fields: dict[str, Any], s
         ({"optim.group_size": 8}, "'full' trains 5 steps on 320 episodes, 'echoes' 5 steps on 640"),
         ({"evaluation.budget": 3}, "'echoes' is measured with evaluation.budget 3, 'full' with 6"),
         ({"data.seed": 7}, "'echoes' is measured with data.seed 7, 'full' with 42"),
+        ({"walk.moves": "aliases"}, "'echoes' is measured with walk.moves 'aliases', 'full' with 'labelled'"),
     ],
 )
 def test_a_bad_arm_is_refused_by_name(tmp_path: Path, changes: dict[str, Any], said: str) -> None:
