@@ -20,6 +20,14 @@ a judgement: how many distinct sources support and refute the claim, and the ver
 Answer every time with exactly one tool call and nothing else."""
 
 
+def instructions_of(grammar: ActionGrammar | None) -> str | None:
+    """Return a grammar's own system text; None where the presentation's is right, as for ``json``.
+
+    Everyone who shows a walk to a language model asks here, so that training and evaluation show the same.
+    """
+    return TOOL_INSTRUCTIONS if grammar == "tool_call" else None
+
+
 def walk(node: str) -> str:
     """
     Walk to a neighbouring node of the evidence graph and read its content.

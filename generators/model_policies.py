@@ -6,7 +6,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from provgym.generators.action_grammar import ChatJSONConstraint, TinyConstraint
 from provgym.generators.chat import ChatDialogue
-from provgym.generators.chat_actions import TOOL_INSTRUCTIONS, ActionGrammar
+from provgym.generators.chat_actions import ActionGrammar, instructions_of
 from provgym.generators.engine import ActionConstraint, Dialogue, Engine, Sampling
 from provgym.generators.episode import Policy
 from provgym.generators.hf import load_causal_lm
@@ -96,12 +96,11 @@ def _play_with(
     constraint: ActionConstraint | None,
     grammar: ActionGrammar | None,
 ) -> Policy:
-    instructions = TOOL_INSTRUCTIONS if grammar == "tool_call" else None
     return LanguageModelPolicy(
         shown_name(spec),
         engine,
         dialogue,
         Sampling(spec.temperature),
-        instructions=instructions,
+        instructions=instructions_of(grammar),
         constraint=constraint,
     )

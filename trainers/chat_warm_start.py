@@ -24,7 +24,7 @@ from transformers import PreTrainedModel
 
 from provgym.eval.run_files import write_atomic, write_json_atomic
 from provgym.eval.walk_config import config_hash
-from provgym.generators.chat_actions import TOOL_INSTRUCTIONS
+from provgym.generators.chat_actions import instructions_of
 from provgym.generators.conditions import GENERAL
 from provgym.generators.engine import WritingDialogue
 from provgym.generators.episode import EpisodeTask
@@ -161,7 +161,7 @@ def _play(
 ) -> ClonedRow:
     walker = naive_walker(config.stop_probability, config.confirm_probability)
     turns = walked_turns(start_episode(task), walker, rng, config.stumble_probability)
-    instructions = TOOL_INSTRUCTIONS if config.model.grammar == "tool_call" else task.presentation.instructions
+    instructions = instructions_of(config.model.grammar) or task.presentation.instructions
     said = ((turn.lines, dialogue.encode_action(turn.action), turn.is_cloned) for turn in turns)
     return write_row(dialogue, said, instructions)
 

@@ -32,6 +32,7 @@ from transformers.trainer_callback import PrinterCallback, ProgressCallback
 from provgym.eval.problems import one_line
 from provgym.eval.run_files import write_atomic, write_json_atomic
 from provgym.eval.walk_config import config_hash
+from provgym.generators.chat_actions import instructions_of
 from provgym.generators.engine import Sampling
 from provgym.generators.episode import Episode, EpisodeTask
 from provgym.generators.rollout import LanguageModelPolicy
@@ -195,7 +196,9 @@ def train(
 
     def play(model: PreTrainedModel, tasks: Sequence[EpisodeTask]) -> list[Episode]:
         engine = engine_for(trainer, model, config.generation)
-        return LanguageModelPolicy("training", engine, policy.dialogue, Sampling(config.optim.temperature)).play(tasks)
+        sampling, instructions = Sampling(config.optim.temperature), instructions_of(config.model.grammar)
+        player = LanguageModelPolicy("training", engine, policy.dialogue, sampling, instructions=instructions)
+        return player.play(tasks)
 
     trainer = PaptTrainer(
         config, policy.model, policy.tokenizer, rows, play, lora=lora_config(config), output_dir=folder

@@ -21,6 +21,7 @@ from provgym.eval.table import metric_table, print_tables
 from provgym.eval.walk import evaluate
 from provgym.eval.walk_config import ClaimFiles, GraphEchoClaims, SplitName, WalkEvalConfig
 from provgym.eval.walk_result import WalkEvalResult
+from provgym.generators.chat_actions import instructions_of
 from provgym.generators.conditions import CONFLICT_CONDITIONS, GENERAL
 from provgym.generators.engine import Dialogue, Sampling
 from provgym.generators.episode import Policy
@@ -107,7 +108,9 @@ def check_evaluation(config: PaptConfig, model: PreTrainedModel) -> None:
 def greedy_policy(config: PaptConfig, name: str, model: PreTrainedModel, dialogue: Dialogue) -> Policy:
     """Return a policy that plays greedily with a model as it is now."""
     engine = HFEngine(model, max_rows=config.evaluation.max_rows, max_length=config.generation.max_length)
-    return LanguageModelPolicy(name, engine, dialogue, Sampling(0.0))
+    return LanguageModelPolicy(
+        name, engine, dialogue, Sampling(0.0), instructions=instructions_of(config.model.grammar)
+    )
 
 
 def evaluate_policy(

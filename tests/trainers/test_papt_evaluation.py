@@ -12,17 +12,20 @@ import numpy as np
 import pytest
 import torch
 
+from provgym.envs.presentation import PresentationConfig
 from provgym.eval.episode_store import read_episodes
+from provgym.generators.episode import EpisodeTask
 from provgym.generators.tiny import TinyDialogue, build_model, build_tokenizer
 from provgym.rewards.outcome import Ending
 from provgym.rewards.rubric import papt_rubric
-from provgym.trainers.papt_config import PaptConfig
+from provgym.trainers.papt_config import DataConfig, PaptConfig
 from provgym.trainers.papt_evaluation import (
     CURVES,
     SELECTION,
     SUMMARY_METRICS,
     dev_score,
     final_results,
+    greedy_policy,
     show_results,
     summary_of,
     walk_eval_config,
@@ -30,6 +33,7 @@ from provgym.trainers.papt_evaluation import (
 )
 from provgym.trainers.policy_loading import load_trainable
 from provgym.trainers.saved_policy import load_saved_policy, save_policy
+from provgym.trainers.training_rows import load_pool
 
 MakeConfig = Callable[..., PaptConfig]
 
@@ -211,3 +215,25 @@ def test_adapter_of_another_base_model_is_refused(
     build_tokenizer().save_pretrained(str(other))
     with pytest.raises(ValueError, match="was made for"):
         load_trainable(make_config(model={"path": str(other), "adapter": str(tmp_path / "adapter")}).model)
+
+
+@pytest.mark.parametrize(("grammar", "says_json"), [("json", True), ("tool_call", False)])
+def test_a_run_s_grammar_has_its_own_instructions(grammar: str, says_json: bool) -> None:
+    """Training, its evaluation and `provgym eval walk` tell a model alike how to write."""
+
+    class Watched(TinyDialogue):
+        told = ""
+
+        def opening(self, lines: Any, instructions: str) -> list[int]:
+            self.told = instructions
+            return super().opening(lines, instructions)
+
+    config = PaptConfig.model_validate(
+        {"name": "x", "phases": [{"steps": 1}], "model": {"kind": "hf", "path": "m", "grammar": grammar}}
+    )
+    dialogue = Watched(build_tokenizer())
+    policy = greedy_policy(config, "x", build_model(hidden_size=16, num_layers=1), dialogue)
+    instance = load_pool(DataConfig(train_claims=1, dev_claims=1, test_claims=1)).draw(0, "C1", 0)
+    policy.play([EpisodeTask(instance, 1, PresentationConfig(), 0, 0)])
+    assert ("exactly one JSON object" in dialogue.told) == says_json
+    assert ("exactly one tool call" in dialogue.told) != says_json
