@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, overload
+from typing import Any, TypedDict, overload
 
 from provgym.envs.provenance import Instance
-from provgym.envs.walk import Step
+from provgym.envs.walk import Step, StepKind
 from provgym.envs.walk_text import TraceEntry, trace_entry
 
 
@@ -61,3 +61,39 @@ class TraceView(Sequence[TraceEntry]):
 
     def __reduce__(self) -> tuple[type[list[TraceEntry]], tuple[list[TraceEntry]]]:
         return list, (list(self),)
+
+
+_DID_NOTHING = (StepKind.ILLEGAL, StepKind.UNPARSED)
+_CHARGED = (StepKind.NEW, StepKind.ECHO, StepKind.CONNECTOR, *_DID_NOTHING)
+
+
+class StepFlags(TypedDict):
+    """What each action of a trace counts as, (A,) each; the flags of :func:`provgym.rewards.credit.step_rewards`.
+
+    Attributes:
+        is_new: It reached a source not acquired before.
+        is_echo: It repeated an acquired atom.
+        is_charged: It used a walk of the budget.
+        is_illegal: It followed no edge or could not be parsed.
+    """
+
+    is_new: list[bool]
+    is_echo: list[bool]
+    is_charged: list[bool]
+    is_illegal: list[bool]
+
+
+def step_flags(trace: Sequence[TraceEntry]) -> StepFlags:
+    """Return what each action of a trace, (A,), counts as."""
+    kinds = [StepKind(entry["kind"]) for entry in trace]
+    seen: set[str | None] = set()
+    is_new = []
+    for kind, entry in zip(kinds, trace, strict=True):
+        is_new.append(kind is StepKind.NEW and entry["source"] not in seen)
+        seen.add(entry["source"])
+    return {
+        "is_new": is_new,
+        "is_echo": [kind is StepKind.ECHO for kind in kinds],
+        "is_charged": [kind in _CHARGED for kind in kinds],
+        "is_illegal": [kind in _DID_NOTHING for kind in kinds],
+    }

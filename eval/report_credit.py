@@ -9,16 +9,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from provgym.envs.walk import StepKind
-from provgym.envs.walk_text import TraceEntry
+from provgym.envs.trace import step_flags
 from provgym.generators.episode import Episode
 from provgym.rewards.credit import step_rewards
 from provgym.rewards.rubric import Rubric, papt_rubric
 
 EVALUATION = "evaluation (full PAPT)"
 _PHASE_KEYS = ("variant", "weights", "count_basis", "coverage_basis")
-_CHARGED = (StepKind.NEW, StepKind.ECHO, StepKind.CONNECTOR, StepKind.ILLEGAL, StepKind.UNPARSED)
-_DID_NOTHING = (StepKind.ILLEGAL, StepKind.UNPARSED)
 
 
 class Objective(NamedTuple):
@@ -79,24 +76,9 @@ def earned_by_step(episode: Episode, rubric: Rubric) -> EarnedByStep | None:
     score = rubric.score(episode.outcome)
     if not score.is_scored or not episode.trace:
         return None
-    flags = _flags(episode.trace)
+    flags = step_flags(episode.trace)
     columns = []
     for name in rubric.terms:
         alone = replace(rubric, weights={t: w if t == name else 0.0 for t, w in rubric.weights.items()})
         columns.append(step_rewards(episode.outcome, alone, **flags))
     return EarnedByStep(score.total, score.terms, np.stack(columns, axis=1))  # (A, T)
-
-
-def _flags(trace: Sequence[TraceEntry]) -> dict[str, list[bool]]:
-    kinds = [StepKind(entry["kind"]) for entry in trace]
-    seen: set[str | None] = set()
-    is_new = []
-    for kind, entry in zip(kinds, trace, strict=True):
-        is_new.append(kind is StepKind.NEW and entry["source"] not in seen)
-        seen.add(entry["source"])
-    return {
-        "is_new": is_new,
-        "is_echo": [kind is StepKind.ECHO for kind in kinds],
-        "is_charged": [kind in _CHARGED for kind in kinds],
-        "is_illegal": [kind in _DID_NOTHING for kind in kinds],
-    }

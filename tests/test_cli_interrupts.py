@@ -6,11 +6,12 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
+from provgym.envs.provenance import Instance
 from provgym.eval.episode_store import EpisodeWriter
 from provgym.generators.claim_files import write_claims
 
@@ -75,10 +76,10 @@ def test_two_evaluations_at_once_into_one_folder(run: Run, refusal: Callable[...
 def test_an_interrupted_export_can_be_given_again(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     words = ("data", "graphecho", "--out", "d", "--train", "1", "--dev", "1", "--test", "0", "--conditions", "C1")
 
-    def stop_at_dev(path: Path, instances: object) -> None:
+    def stop_at_dev(path: Path, instances: Sequence[Instance]) -> None:
         if path.stem == "dev":
             raise KeyboardInterrupt
-        write_claims(path, instances)  # type: ignore[arg-type]
+        write_claims(path, instances)
 
     with monkeypatch.context() as patch:
         patch.setattr("provgym.generators.export.write_claims", stop_at_dev)

@@ -10,16 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from provgym.envs.provenance import NodeKind
-from provgym.envs.walk import StepKind
+from provgym.envs.trace import step_flags
 from provgym.generators.episode import Episode
 from provgym.rewards.credit import shaping_rewards, step_advantages, step_rewards
 from provgym.rewards.rubric import Rubric
 from provgym.rewards.shared_states import state_advantages
 from provgym.trainers.papt_config import OptimConfig, ShapingConfig
 from provgym.trainers.step_record import EpisodeRecord
-
-_CHARGED = (StepKind.NEW, StepKind.ECHO, StepKind.CONNECTOR, StepKind.ILLEGAL, StepKind.UNPARSED)
-_ILLEGAL = (StepKind.ILLEGAL, StepKind.UNPARSED)
 
 
 def episode_step_rewards(episode: Episode, rubric: Rubric, shaping: ShapingConfig | None = None) -> NDArray[np.float64]:
@@ -30,26 +27,14 @@ def episode_step_rewards(episode: Episode, rubric: Rubric, shaping: ShapingConfi
         rubric: Its total is split over the actions.
         shaping: Reward for new sources beside the total, or None.
     """
-    kinds = [StepKind(entry["kind"]) for entry in episode.trace]
-    if not kinds:
+    if not episode.trace:
         return np.zeros(0)
-    seen: set[str | None] = set()
-    is_new = []
-    for kind, entry in zip(kinds, episode.trace, strict=True):
-        is_new.append(kind is StepKind.NEW and entry["source"] not in seen)
-        seen.add(entry["source"])
-    earned = step_rewards(
-        episode.outcome,
-        rubric,
-        is_new=is_new,
-        is_echo=[kind is StepKind.ECHO for kind in kinds],
-        is_charged=[kind in _CHARGED for kind in kinds],
-        is_illegal=[kind in _ILLEGAL for kind in kinds],
-    )
+    flags = step_flags(episode.trace)
+    earned = step_rewards(episode.outcome, rubric, **flags)
     if shaping is None:
         return earned
     whole = max(1, episode.outcome.available) if shaping.per == "available" else shaping.per
-    potentials = [0.0, *(np.cumsum(is_new) / whole)]
+    potentials = [0.0, *(np.cumsum(flags["is_new"]) / whole)]
     return earned + shaping.weight * shaping_rewards(potentials, is_repaid=shaping.is_repaid)
 
 
