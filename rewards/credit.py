@@ -8,6 +8,7 @@ Source: DeepSeekMath, arXiv:2402.03300, section 4.1.3; the split of the PAPT ter
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -102,6 +103,7 @@ def step_advantages(
     *,
     scale: AdvantageScale = "group",
     epsilon: float = 0.0,
+    discount: float = 1.0,
 ) -> list[NDArray[np.float64]]:
     """Return each action's return-to-go, centred on the group's at the same step.
 
@@ -114,6 +116,7 @@ def step_advantages(
         group_size: G, at least 2.
         scale: Divide by the sample standard deviation of the group's totals, by that of all totals, or not.
         epsilon: Added to it.
+        discount: Of later rewards, per action; see :func:`groups_to_go`.
 
     Returns:
         (A_i,) advantages per trajectory; empty for one that is not scored, and 0 where totals have no spread.
@@ -122,17 +125,30 @@ def step_advantages(
         ValueError: If ``group_size`` < 2 or does not divide the number of trajectories.
     """
     advantages: list[NDArray[np.float64]] = []
-    for group, divisor in groups_to_go(rewards, group_size, scale=scale, epsilon=epsilon):
+    for group, divisor in groups_to_go(rewards, group_size, scale=scale, epsilon=epsilon, discount=discount):
         advantages += _same_step(group, divisor)
     return advantages
 
 
 def groups_to_go(
-    rewards: Sequence[NDArray[np.float64] | None], group_size: int, *, scale: AdvantageScale, epsilon: float
+    rewards: Sequence[NDArray[np.float64] | None],
+    group_size: int,
+    *,
+    scale: AdvantageScale,
+    epsilon: float,
+    discount: float = 1.0,
 ) -> list[tuple[list[NDArray[np.float64]], float | None]]:
-    """Return the returns-to-go of each group (discount 1), and what its advantages are divided by.
+    """Return the returns-to-go of each group, and what its advantages are divided by.
 
     Shapes: as in :func:`step_advantages`.
+
+    Args:
+        rewards: As in :func:`step_advantages`.
+        group_size: G.
+        scale: What the divisor is.
+        epsilon: Added to it.
+        discount: A reward n actions later counts ``discount ** n`` of itself, in [0, 1]. Below 1 an action answers less
+            for what others did after it: less noise, and less sight. The divisor is of undiscounted totals.
 
     Returns:
         Per group: (A_i,) returns-to-go, empty for a trajectory that is not scored or has no action; and the divisor,
@@ -143,13 +159,14 @@ def groups_to_go(
     """
     if group_size < 2 or len(rewards) % group_size:
         raise ValueError(f"{len(rewards)} trajectories do not split into groups of group_size={group_size} >= 2")
-    to_go = [np.zeros(0) if r is None else np.cumsum(r[::-1])[::-1] for r in rewards]
-    totals_of_all = [g[0] for g in to_go if g.size]
+    to_go = [np.zeros(0) if r is None else _returns_to_go(r, discount) for r in rewards]
+    totals_by_row = [math.fsum(r) if r is not None and r.size else math.nan for r in rewards]
+    totals_of_all = [total for total in totals_by_row if not math.isnan(total)]
     spread_of_all = float(np.std(totals_of_all, ddof=1)) if scale == "batch" and len(totals_of_all) > 1 else 0.0
     found: list[tuple[list[NDArray[np.float64]], float | None]] = []
     for start in range(0, len(to_go), group_size):
         group = to_go[start : start + group_size]
-        totals = np.array([g[0] for g in group if g.size])
+        totals = np.array([t for t in totals_by_row[start : start + group_size] if not math.isnan(t)])
         if len(totals) < 2 or np.ptp(totals) <= 1e-9:
             found.append((group, None))
         elif scale == "group":
@@ -157,6 +174,16 @@ def groups_to_go(
         else:
             found.append((group, spread_of_all + epsilon if scale == "batch" else 1.0))
     return found
+
+
+def _returns_to_go(rewards: NDArray[np.float64], discount: float) -> NDArray[np.float64]:
+    """Return what came from each action on, (A,)."""
+    if discount == 1.0:
+        return np.cumsum(rewards[::-1])[::-1]
+    returns = rewards.astype(np.float64)
+    for action in range(len(returns) - 2, -1, -1):
+        returns[action] += discount * returns[action + 1]
+    return returns
 
 
 def _same_step(to_go: Sequence[NDArray[np.float64]], divisor: float | None) -> list[NDArray[np.float64]]:

@@ -13,8 +13,8 @@ Example:
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
 from functools import partial
 from types import MappingProxyType
 from typing import Literal, get_args
@@ -74,6 +74,17 @@ class Rubric:
         for name, weight in self.weights.items():
             if not math.isfinite(weight):
                 raise ValueError(f"weights[{name!r}]={weight} must be finite")
+
+    def without(self, names: Collection[str]) -> Rubric:
+        """Return the rubric with the weights of these terms set to 0.
+
+        Raises:
+            ValueError: If a name is not among the terms.
+        """
+        unknown = sorted(set(names) - set(self.terms))
+        if unknown:
+            raise ValueError(f"terms {unknown} are unknown; the rubric has {sorted(self.terms)}")
+        return replace(self, weights={k: 0.0 if k in names else w for k, w in self.weights.items()})
 
     def score(self, outcome: WalkOutcome) -> Score:
         """Score one outcome; an ``error`` ending gives NaN everywhere (not scored is not zero)."""

@@ -4,9 +4,14 @@ The members of a group walk the same instance, so several of them often stand at
 the same nodes visited, the same budget left. What they did there is compared by its return-to-go. Less than the whole
 state (the node alone) would compare actions with different pasts, and call the past's merit the action's.
 
-Source: GiGPO, arXiv:2505.10978 (anchor states, step relative advantages). Ours: discount 1; exact anchors, never
-similar observations; both parts are divided by the spread of the group's totals, because a pair of actions divided by
-its own spread comes out as 0.7 and -0.7 however little the two differ.
+Source: GiGPO, arXiv:2505.10978 (anchor states, step relative advantages). Ours: no discount by default; exact anchors,
+never similar observations; both parts are divided by the spread of the group's totals, because a pair of actions
+divided by its own spread comes out as 0.7 and -0.7 however little the two differ.
+
+Each part is divided by the spread of the very totals that it is centred on. The step rewards hold shaping and a
+trajectory's total does not, so under shaping that is not paid back the two spreads differ, and that is meant: each part
+then has the scale of what it compares, and where the objective alone has no spread the step part still has one. With
+shaping that is paid back, or without, both spreads are one number.
 """
 
 from __future__ import annotations
@@ -31,6 +36,7 @@ def state_advantages(
     *,
     scale: AdvantageScale = "group",
     epsilon: float = 0.0,
+    discount: float = 1.0,
 ) -> list[NDArray[np.float64]]:
     """Return each action's return-to-go, centred on those of all actions of its group at the same state.
 
@@ -42,6 +48,7 @@ def state_advantages(
         group_size: G, at least 2.
         scale: Divide by the sample standard deviation of the group's totals, by that of all totals, or not.
         epsilon: Added to it.
+        discount: Of later rewards, per action; see :func:`provgym.rewards.credit.groups_to_go`.
 
     Returns:
         (A_i,) advantages per trajectory: 0 for an action without a partner and where totals have no spread; empty for
@@ -61,7 +68,7 @@ def state_advantages(
     """
     _check_states(rewards, states)
     advantages: list[NDArray[np.float64]] = []
-    groups = groups_to_go(rewards, group_size, scale=scale, epsilon=epsilon)
+    groups = groups_to_go(rewards, group_size, scale=scale, epsilon=epsilon, discount=discount)
     for number, (to_go, divisor) in enumerate(groups):
         own = states[number * group_size : (number + 1) * group_size]
         if divisor is None:

@@ -46,10 +46,14 @@ class OptimConfig(Strict):
         credit: ``trajectory`` judges every action by the whole episode (GRPO with outcome supervision, the source's);
             ``step`` by what came of it (process supervision), see :mod:`provgym.rewards.credit`; ``group_step`` by the
             whole episode and, beside it, by what came of it against other actions at the same state (GiGPO), see
-            :mod:`provgym.rewards.shared_states`.
+            :mod:`provgym.rewards.shared_states`; ``split`` judges walking, step by step, by what the walk gathered, and
+            the judgement by its own terms (ours), see :mod:`provgym.trainers.split_credit`.
+        discount: A reward n actions later counts ``discount ** n`` of itself in the credit of single actions; 1 in the
+            papers and by default. The totals that are reported and compared stay undiscounted.
         step_weight: Of the second part under ``group_step`` (GiGPO's omega, 1 there too).
         scale_advantages: ``group`` (or true) divides by the group's standard deviation (GRPO), ``batch`` by that of the
-            whole step, ``none`` (or false) by nothing.
+            whole step, ``none`` (or false) by nothing. Under ``split`` it holds for walking; judgements are always
+            divided by their group's.
         epochs_per_rollout: Optimiser steps that each roll-out is used for (GRPO's mu); ours. The phases' steps and
             ``checkpoints.every`` must be multiples of it.
         clip: epsilon of the ratio; without effect unless a roll-out is used again.
@@ -69,7 +73,8 @@ class OptimConfig(Strict):
     temperature: float = Field(default=1.0, gt=0.0)
     kl_weight: float = Field(default=0.0, ge=0.0)
     loss_type: Literal["grpo", "dr_grpo", "dapo"] = "dapo"
-    credit: Literal["trajectory", "step", "group_step"] = "trajectory"
+    credit: Literal["trajectory", "step", "group_step", "split"] = "trajectory"
+    discount: float = Field(default=1.0, ge=0.0, le=1.0)
     step_weight: float = Field(default=1.0, ge=0.0)
     scale_advantages: AdvantageScale = "group"
     epochs_per_rollout: int = Field(default=1, ge=1)

@@ -194,8 +194,8 @@ class PaptConfig(Strict):
         if shaped and self.optim.credit == "trajectory":
             raise ValueError(
                 f"phases.{shaped[0]}.shaping needs credit for single actions, found optim.credit='trajectory': summed "
-                "over a whole walk it is no more than coverage; set optim.credit to step or group_step, or raise "
-                "weights.coverage instead"
+                "over a whole walk it is no more than coverage; set optim.credit to step, split or group_step, or "
+                "raise weights.coverage instead"
             )
         return self
 

@@ -85,10 +85,12 @@ def action_advantages(
     earned = [None if math.isnan(r.total) else np.array(r.step_rewards) for r in records]
     size, scale = optim.group_size, optim.scale_advantages
     if optim.credit == "step":
-        return step_advantages(earned, size, scale=scale, epsilon=epsilon)
+        return step_advantages(earned, size, scale=scale, epsilon=epsilon, discount=optim.discount)
     if optim.credit != "group_step":
         raise ValueError(f"credit {optim.credit!r} has no advantages of actions; expected 'step' or 'group_step'")
-    by_state = state_advantages(earned, [r.states for r in records], size, scale=scale, epsilon=epsilon)
+    by_state = state_advantages(
+        earned, [r.states for r in records], size, scale=scale, epsilon=epsilon, discount=optim.discount
+    )
     return [whole + optim.step_weight * own for whole, own in zip(trajectory, by_state, strict=True)]
 
 

@@ -33,6 +33,8 @@ class EpisodeRecord(NamedTuple):
         step_rewards: What each action earned; without shaping they sum to ``total``. Empty unless steps get credit of
             their own.
         states: The state each action was taken at. Empty unless actions at one state are compared.
+        judgement_reward: What the judgement earned where it is credited apart from the walk, else NaN; ``step_rewards``
+            are the walk's alone then, and both together sum to ``total``.
     """
 
     instance_id: str
@@ -42,6 +44,7 @@ class EpisodeRecord(NamedTuple):
     error: str | None
     step_rewards: tuple[float, ...] = ()
     states: tuple[Hashable, ...] = ()
+    judgement_reward: float = math.nan
 
 
 @dataclass
@@ -91,13 +94,17 @@ class StepRecord:
 
 
 def record_episode(
-    episode: Episode, score: Score, step_rewards: Sequence[float] = (), states: Sequence[Hashable] = ()
+    episode: Episode,
+    score: Score,
+    step_rewards: Sequence[float] = (),
+    states: Sequence[Hashable] = (),
+    judgement_reward: float = math.nan,
 ) -> EpisodeRecord:
     """Return what all processes learn of an episode."""
     trained = episode.tokens.sampled if episode.tokens is not None and score.is_scored else 0
     facts = episode_facts(episode, score)
     earned, at = tuple(step_rewards), tuple(states)
-    return EpisodeRecord(episode.instance_id, score.total, trained, facts, episode.error, earned, at)
+    return EpisodeRecord(episode.instance_id, score.total, trained, facts, episode.error, earned, at, judgement_reward)
 
 
 def episode_facts(episode: Episode, score: Score) -> dict[str, float]:

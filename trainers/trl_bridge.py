@@ -31,7 +31,18 @@ from provgym.rewards.outcome import Ending
 from provgym.rewards.shared_states import partner_share
 from provgym.trainers.papt_config import PaptConfig
 from provgym.trainers.prefix_sharing import PrefixSharing
-from provgym.trainers.step_credit import action_advantages, episode_states, episode_step_rewards, token_advantages
+from provgym.trainers.split_credit import (
+    JUDGEMENT_TERMS,
+    decision_tokens,
+    split_advantages,
+    split_token_advantages,
+)
+from provgym.trainers.step_credit import (
+    action_advantages,
+    episode_states,
+    episode_step_rewards,
+    token_advantages,
+)
 from provgym.trainers.step_record import RunStopped, StepRecord, check_step, record_episode
 from provgym.trainers.training_rows import TrainingRows
 from provgym.trainers.trl_arguments import grpo_arguments
@@ -137,9 +148,11 @@ class PaptTrainer(GRPOTrainer):
             if credit == "trajectory" or not score.is_scored:
                 local.append(record_episode(episode, score))
                 continue
-            earned = episode_step_rewards(episode, rubric, shaping).tolist()
             states = episode_states(episode) if credit == "group_step" else ()
-            local.append(record_episode(episode, score, earned, states))
+            walked = rubric.without(JUDGEMENT_TERMS) if credit == "split" else rubric
+            earned = episode_step_rewards(episode, walked, shaping).tolist()
+            judged = score.total - walked.score(episode.outcome).total
+            local.append(record_episode(episode, score, earned, states, judged))
         step.records = gather_object(local)
         check_step(
             self.state.global_step + 1,
@@ -185,6 +198,10 @@ class PaptTrainer(GRPOTrainer):
     def _action_advantages(self, trajectory: NDArray[np.float64], own: slice, width: int) -> NDArray[np.float64]:
         """Return the advantages of this process's tokens, (B, T), and note how many actions have a partner."""
         step, optim = self.last_step, self._papt.optim
+        if optim.credit == "split":
+            walking, judging = split_advantages(step.records, optim, epsilon=_SCALE_EPSILON)
+            decisions = [decision_tokens(episode, self._tokenizer) for episode in step.episodes]
+            return split_token_advantages(step.episodes, walking[own], judging[own], decisions, width)
         found = action_advantages(step.records, trajectory, optim, epsilon=_SCALE_EPSILON)
         if optim.credit == "group_step":
             step.step_partner_share = partner_share([r.states for r in step.records], optim.group_size)

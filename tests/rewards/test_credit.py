@@ -291,6 +291,30 @@ def test_the_spread_of_the_batch_by_hand() -> None:
     assert [a.tolist() for a in found[1:]] == [pytest.approx([x / std]) for x in (-0.5, -2.0, 2.0)]
 
 
+def test_discounted_returns_by_hand() -> None:
+    """Half of what comes one action later, a quarter of what comes two later; the divisor knows no discount."""
+    rows = [np.array([0.0, 1.0, 2.0]), np.array([1.0, 0.0, 0.0])]
+    found = step_advantages(rows, 2, scale="none", discount=0.5)
+    assert found[0].tolist() == [(1.0 - 1.0) / 2, (2.0 - 0.0) / 2, (2.0 - 0.0) / 2]
+    assert found[1].tolist() == [0.0, -1.0, -1.0]
+    std = math.sqrt(2.0)  # totals 3 and 1
+    assert step_advantages(rows, 2, discount=0.5)[0].tolist() == pytest.approx([0.0, 1.0 / std, 1.0 / std])
+
+
+def test_without_sight_an_action_answers_for_itself_alone() -> None:
+    rows = [np.array([0.0, 1.0]), np.array([0.5, -1.0])]
+    assert [a.tolist() for a in step_advantages(rows, 2, scale="none", discount=0.0)] == [[-0.25, 1.0], [0.25, -1.0]]
+
+
+@given(GROUPS)
+def test_a_discount_of_nearly_one_is_nearly_none(case: tuple[int, list[Rewards | None]]) -> None:
+    """Two ways of summing must agree: the plain sum, and the one that a discount takes."""
+    size, rows = case
+    nearly = step_advantages(rows, size, scale="none", discount=1 - 1e-12)
+    for found, other in zip(step_advantages(rows, size, scale="none"), nearly, strict=True):
+        assert found.tolist() == pytest.approx(other.tolist(), abs=1e-9)
+
+
 # ---------------------------------------------------------------- a potential over the way
 
 

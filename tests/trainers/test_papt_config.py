@@ -85,6 +85,7 @@ def test_best_checkpoint_cannot_be_deleted() -> None:
         ({"data": {"adversarial_share": 1.5, "general_share": 1}}, "less than or equal to 1"),
         ({"optim": {"scale_advantages": "row"}}, "'group', 'batch' or 'none'"),
         ({"optim": {"scale_advantages": None}}, "'group', 'batch' or 'none'"),
+        ({"optim": {"discount": 1.5}}, "less than or equal to 1"),
         ({"optim": {"step_weight": -1}}, "greater than or equal to 0"),
     ],
 )

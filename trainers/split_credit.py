@@ -1,0 +1,119 @@
+"""Split credit: walking is judged by what the walk gathered, and the judgement by how good it is.
+
+Under one return, a walk that stops early is paid for judging little, which is easier than judging much: with counts
+over acquired sources the reward of one source, read once and counted right, is full. Here the judgement's terms
+(verdict, count) reach only the tokens that state the judgement; what decides to walk or to stop answers for coverage,
+echo, cost and illegality alone.
+
+Each part is normalised on its own. Judgements are divided by their group's spread: one right verdict among eight is
+rare and counts for much. Walking may be divided by that of the whole step (``optim.scale_advantages: batch``): where
+all members of a group found every source, they differ by a walk's cost alone, and their own spread would make that
+difference as loud as a source.
+
+Source: ours; after GDPO, arXiv:2601.05242 (group reward-decoupled normalisation).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+from transformers import PreTrainedTokenizerBase
+
+from provgym.generators.episode import Episode
+from provgym.rewards.advantages import group_advantages
+from provgym.rewards.credit import step_advantages
+from provgym.trainers.optim_config import OptimConfig
+from provgym.trainers.step_credit import spread_over_tokens
+from provgym.trainers.step_record import EpisodeRecord
+
+JUDGEMENT_TERMS = ("verdict", "count")
+"""Terms that the judgement alone answers for; all others are the walk's."""
+
+_STOP = "stop"
+
+
+def split_advantages(
+    records: Sequence[EpisodeRecord], optim: OptimConfig, *, epsilon: float
+) -> tuple[list[NDArray[np.float64]], NDArray[np.float64]]:
+    """Return the advantages of walking, one per action, and of judging, one per trajectory.
+
+    Shapes: B prompts, G trajectories per prompt, A_i actions of trajectory i.
+
+    Args:
+        records: (B*G,) of all processes, group members adjacent; their step rewards are the walk's alone.
+        optim: Group size, and for walking scale and discount.
+        epsilon: Added to the scale.
+
+    Returns:
+        (A_i,) per trajectory, empty for one that is not scored; and (B*G,), 0 for one that is not scored. Each is
+        divided by its own spread.
+    """
+    size = optim.group_size
+    earned = [np.array(r.step_rewards) if np.isfinite(r.total) else None for r in records]
+    judged = group_advantages(np.array([r.judgement_reward for r in records]), size, epsilon=epsilon)
+    walked = step_advantages(earned, size, scale=optim.scale_advantages, epsilon=epsilon, discount=optim.discount)
+    return walked, judged.values
+
+
+def decision_tokens(episode: Episode, tokenizer: PreTrainedTokenizerBase) -> int:
+    """Return how many leading tokens of the last action decide to stop: up to where its text says so.
+
+    An episode without a valid judgement has no part that states one: 0.
+    """
+    tokens = episode.tokens
+    if tokens is None or episode.outcome.judgement is None:
+        return 0
+    last = _last_action(tokens.mask)
+    ids = list(tokens.completion_ids[last.start : last.stop])
+    for length in range(1, len(ids)):
+        if _STOP in tokenizer.decode(ids[:length]):
+            return length
+    return len(ids)
+
+
+def split_token_advantages(
+    episodes: Sequence[Episode],
+    walking: Sequence[NDArray[np.float64]],
+    judging: NDArray[np.float64],
+    decisions: Sequence[int],
+    width: int,
+) -> NDArray[np.float64]:
+    """Return the advantages of each episode's tokens.
+
+    Shapes: B episodes, A_i actions of episode i, T columns of the padded batch.
+
+    Args:
+        episodes: (B,) with tokens.
+        walking: (A_i,) per episode; empty for one that is not scored.
+        judging: (B,).
+        decisions: (B,) leading tokens of the last action that decide to stop. They get the advantage of walking, the
+            rest of that action gets that of judging. With 0, nothing states a judgement, and walking on was what
+            failed: the last action gets both.
+        width: T.
+
+    Returns:
+        (B, T); 0 throughout for an episode without advantages.
+    """
+    rows = np.zeros((len(episodes), width))
+    for row, episode, own, judged, decided in zip(rows, episodes, walking, judging, decisions, strict=True):
+        if episode.tokens is None or not len(own):
+            continue
+        row[:] = spread_over_tokens(episode.tokens.mask, own, width)
+        last = _last_action(episode.tokens.mask)
+        if decided:
+            row[last.start + decided : last.stop] = judged
+        else:
+            row[last.start : last.stop] += judged
+    return rows
+
+
+def _last_action(mask: Sequence[int]) -> range:
+    """Return the positions of the last run of sampled tokens; empty if none was sampled."""
+    sampled = np.flatnonzero(np.asarray(mask))
+    if not len(sampled):
+        return range(0)
+    stop = int(sampled[-1]) + 1
+    gaps = np.flatnonzero(np.asarray(mask[:stop]) == 0)
+    return range(int(gaps[-1]) + 1 if len(gaps) else 0, stop)
