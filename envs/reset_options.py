@@ -1,9 +1,9 @@
-"""The options that both walk environments take at ``reset``."""
+"""The options that environments take at ``reset``: which instance to play, and those of the walks."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -11,6 +11,7 @@ from provgym.envs.provenance import Instance
 from provgym.envs.walk import MAX_BUDGET
 
 RESET_OPTIONS = ("instance", "budget")
+Item = TypeVar("Item")
 
 
 def check_instances_and_budget(instances: Sequence[Instance], budget: int) -> None:
@@ -40,29 +41,54 @@ def read_reset_options(
         ValueError: If an option is unknown, of the wrong type or out of range.
     """
     if not options:
-        return instances[int(rng.random() * len(instances))], budget
-    unknown = sorted(str(key) for key in options if key not in RESET_OPTIONS)
-    if unknown:
-        raise ValueError(f"reset options {unknown} are unknown; known are {list(RESET_OPTIONS)}")
-    wanted = options.get("instance")
-    if wanted is None:
-        instance = instances[int(rng.random() * len(instances))]
-    elif isinstance(wanted, str):
-        instance = _by_id(wanted, instances)
-    else:
-        instance = instances[_integer("instance", wanted, 0, len(instances) - 1)]
+        return choose_item("instance", None, instances, _id_of, rng), budget
+    refuse_unknown_options(options, RESET_OPTIONS)
+    instance = choose_item("instance", options.get("instance"), instances, _id_of, rng)
     given = options.get("budget")
     return instance, budget if given is None else _integer("budget", given, 1, MAX_BUDGET)
 
 
-def _by_id(instance_id: str, instances: Sequence[Instance]) -> Instance:
-    for instance in instances:
-        if instance.instance_id == instance_id:
-            return instance
+def refuse_unknown_options(options: Mapping[str, Any], known: Sequence[str]) -> None:
+    """Refuse options of ``reset`` that the environment does not know.
+
+    Raises:
+        ValueError: Naming the options and the known ones.
+    """
+    unknown = sorted(str(key) for key in options if key not in known)
+    if unknown:
+        raise ValueError(f"reset options {unknown} are unknown; known are {list(known)}")
+
+
+def choose_item(
+    key: str, wanted: Any, items: Sequence[Item], id_of: Callable[[Item], str], rng: np.random.Generator
+) -> Item:
+    """Return the item that an option names, or a drawn one.
+
+    Args:
+        key: The option's name.
+        wanted: Its value: an index, an id, or None for any item.
+        items: What to choose from, at least one.
+        id_of: An item's id.
+        rng: Draws the item; untouched if ``wanted`` names one.
+
+    Raises:
+        ValueError: If the value names no item.
+    """
+    if wanted is None:
+        return items[int(rng.random() * len(items))]
+    if not isinstance(wanted, str):
+        return items[_integer(key, wanted, 0, len(items) - 1)]
+    for item in items:
+        if id_of(item) == wanted:
+            return item
     raise ValueError(
-        f"options['instance']={instance_id!r} is no instance id of this environment; "
-        f"it has {len(instances)}, the first is {instances[0].instance_id!r}"
+        f"options[{key!r}]={wanted!r} is no {key} id of this environment; "
+        f"it has {len(items)}, the first is {id_of(items[0])!r}"
     )
+
+
+def _id_of(instance: Instance) -> str:
+    return instance.instance_id
 
 
 def _integer(key: str, value: Any, low: int, high: int) -> int:

@@ -37,7 +37,10 @@ class PairedDifference:
     """A difference between two policies on the same episodes, first minus second.
 
     Attributes:
-        difference: The figure of ``a`` minus that of ``b``, with its paired interval; n = pairs that entered.
+        difference: The figure of ``a`` minus that of ``b``, with its paired interval. Its n is the smaller one of the
+            two sides' own n over the kept pairs, where a metric's n is what it scores (``docs/metrics.md``). A metric
+            that scores every episode has n = kept pairs. One that leaves some out, such as the Brier score without a
+            judgement, leaves them out on each side by itself: n then bounds the pairs scored on both sides from above.
         a: Figure of the first policy on those pairs.
         b: Figure of the second.
         left_out: Pairs left out because either ended in ``error``.

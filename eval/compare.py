@@ -105,11 +105,11 @@ def compare_policies(
                 except ValueError as error:
                     raise ValueError(f"{first!r} against {second!r}: {error}") from error
                 found.append(Comparison(first, second, prefix + metric.name, paired))
-    return _corrected(found)
+    return holm_corrected(found)
 
 
-def _corrected(found: Sequence[Comparison]) -> tuple[Comparison, ...]:
-    """Fill in Holm's p within each metric."""
+def holm_corrected(found: Sequence[Comparison]) -> tuple[Comparison, ...]:
+    """Fill in Holm's p: the comparisons of one metric make a family."""
     corrected = list(found)
     for metric in dict.fromkeys(c.metric for c in found):
         places = [i for i, c in enumerate(found) if c.metric == metric]

@@ -41,7 +41,8 @@ class CrossedEstimate:
     """A figure over several training seeds.
 
     Attributes:
-        overall: Mean of the seeds' figures, with the crossed interval; n = episodes over all seeds.
+        overall: Mean of the seeds' figures, with the crossed interval; n = episodes over all seeds, of a difference the
+            smaller side's in each seed, as in :class:`~provgym.eval.bootstrap.PairedDifference`.
         by_seed: Each seed's own figure, in the order given; never hidden behind the mean.
         p: Of "no difference", for a difference that has an interval: the larger one of the crossed bootstrap's and of a
             paired t test over seeds; NaN for a plain figure.
@@ -148,11 +149,11 @@ def _crossed(
     by_seed = tuple(float(v) for v in point)
     if np.isnan(point).any():  # a mean over fewer seeds than were trained would pass for one over all
         return CrossedEstimate(Estimate.missing(), by_seed)
-    p = math.nan if minus is None or math.isnan(low) else max(bootstrap_p(means), _p_of_seeds(point))
+    p = math.nan if minus is None or math.isnan(low) else max(bootstrap_p(means), p_of_seeds(point))
     return CrossedEstimate(Estimate(float(point.mean()), low, high, round(float(n.sum()))), by_seed, p)
 
 
-def _p_of_seeds(point: Floats) -> float:
+def p_of_seeds(point: Floats) -> float:
     """Return the two-sided p of a paired t test over the seeds' own differences (S,).
 
     Resampling seeds that all agree never turns a difference around: with few seeds the bootstrap finds too much.

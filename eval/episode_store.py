@@ -9,11 +9,8 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import IO
 
-from filelock import FileLock, Timeout
-
+from provgym.eval.line_store import LineWriter
 from provgym.eval.metric_kinds import is_scored
 from provgym.eval.run_files import write_atomic
 from provgym.generators.episode import Episode
@@ -25,34 +22,8 @@ def to_line(episode: Episode) -> bytes:
     return json.dumps(episode.to_json(), separators=(",", ":")).encode("ascii") + b"\n"
 
 
-class EpisodeWriter:
-    """Appends episodes to a file; each is on its way to the disk when :meth:`append` returns.
-
-    Args:
-        path: A JSONL file, created with its folder if absent; a half-written last line is cut away first.
-
-    Raises:
-        BlockingIOError: If another process, or another writer of this one, is appending to the file.
-        OSError: If the file cannot be written.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        path.parent.mkdir(parents=True, exist_ok=True)
-        # The system lets go of the lock when a process dies, however it dies.
-        self._lock = FileLock(path.with_name(f".{path.name}.lock"), blocking=False)
-        try:
-            self._lock.acquire()
-        except Timeout as error:
-            raise BlockingIOError(
-                f"{path} is being written by another evaluation that is still running; wait for it, or choose "
-                "another folder"
-            ) from error
-        self._file: IO[bytes] = path.open("ab")
-        whole = _length_of_whole_lines(path)
-        if whole < path.stat().st_size:
-            self._file.truncate(whole)
-        self.written = 0
+class EpisodeWriter(LineWriter):
+    """Appends episodes to a file; see :class:`~provgym.eval.line_store.LineWriter`."""
 
     def append(self, episode: Episode) -> None:
         """Append one episode.
@@ -60,31 +31,7 @@ class EpisodeWriter:
         Raises:
             OSError: If the disk is full; the note says what was kept.
         """
-        try:
-            self._file.write(to_line(episode))
-            self._file.flush()
-        except OSError as error:
-            error.add_note(
-                f"episode {episode.instance_id!r} could not be appended to {self.path}; the {self.written} "
-                "before it are kept there: free space and run the same command again to go on"
-            )
-            raise
-        self.written += 1
-
-    def __enter__(self) -> EpisodeWriter:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        try:
-            self._file.close()
-        except OSError:
-            if error is None:  # else the first failure is the one to report
-                raise
-        finally:
-            self._lock.release()
-            Path(self._lock.lock_file).unlink(missing_ok=True)
+        self.append_line(to_line(episode), f"episode {episode.instance_id!r}")
 
 
 def read_episodes(path: Path, *, allow_half_line: bool = False) -> list[Episode]:
@@ -138,18 +85,3 @@ def _read_lines(path: Path, allow_half_line: bool) -> Iterator[Episode]:
                     f"{path}, line {number}: found {raw[:40]!r}, expected a stored episode ({error}){cut}. Remove that "
                     "line, or the whole file and let the evaluation play again"
                 ) from error
-
-
-def _length_of_whole_lines(path: Path) -> int:
-    """Return the number of bytes up to and including the last line end."""
-    block = 1 << 20
-    with path.open("rb") as file:
-        end = file.seek(0, 2)
-        while end > 0:
-            start = max(0, end - block)
-            file.seek(start)
-            place = file.read(end - start).rfind(b"\n")
-            if place >= 0:
-                return start + place + 1
-            end = start
-    return 0

@@ -4,25 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
-from typing import Annotated, Any, Literal, Self
+from typing import Any, ClassVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import Field, ValidationError
 
-from provgym.envs.presentation import Mitigation, SourceLabels
+from provgym.envs.presentation import Mitigation
 from provgym.envs.provenance import Instance
+from provgym.eval.eval_config import EvalConfig, GraphEchoClaims
 from provgym.eval.problems import problems_of
 from provgym.eval.run_defaults import walk_eval_config
-from provgym.eval.walk_config import (
-    ClaimFiles,
-    GraphEchoClaims,
-    LoadedInstances,
-    ScifactClaims,
-    SplitName,
-    WalkEvalConfig,
-    build_tasks,
-    instance_number,
-    load_instances,
-)
+from provgym.eval.walk_config import WalkEvalConfig, build_tasks, instance_number
 from provgym.generators.conditions import CONFLICT_CONDITIONS
 from provgym.generators.episode import EpisodeTask
 from provgym.generators.judge_env import JudgePresentationConfig, JudgeTask, judge_budget
@@ -33,70 +24,23 @@ JUDGE_CONDITIONS = (*CONFLICT_CONDITIONS, *SOURCE_COUNT_CONDITIONS)
 """What is judged of every generated claim unless asked otherwise."""
 
 
-class JudgeEvalConfig(BaseModel):
-    """A judgement evaluation; fields mean what they mean in :class:`~provgym.eval.walk_config.WalkEvalConfig`.
+class JudgeEvalConfig(EvalConfig):
+    """A judgement evaluation; what is not named here is as in :class:`~provgym.eval.eval_config.EvalConfig`.
 
     Attributes:
-        claims: Where instances come from.
-        split: Which split is judged; SciFact claims count as ``test``.
-        conditions: Condition names. None means ``JUDGE_CONDITIONS`` for generated claims, and every instance of the
-            split for files and SciFact.
-        general_draws: General instances of each generated claim, beside ``conditions``; 0 for none.
-        mitigations: M0 to M3; every instance is judged under each.
-        source_labels: See :class:`~provgym.envs.presentation.PresentationConfig`.
-        max_content_characters: Longest piece of evidence.
         max_prompt_characters: Longest prompt; see :class:`~provgym.generators.judge_env.JudgePresentationConfig`.
-        decoding: How the policy is to choose tokens; whoever builds the policy follows it.
-        samples: Judgements per instance; above 1 only when sampled.
-        seed: Run seed of presentation, sampling and resampling.
-        limit: Only the first so many base claims.
-        resamples: Bootstrap resamples.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    default_conditions: ClassVar[tuple[str, ...]] = JUDGE_CONDITIONS
 
-    claims: Annotated[GraphEchoClaims | ClaimFiles | ScifactClaims, Field(discriminator="kind")] = Field(
-        default_factory=GraphEchoClaims
-    )
-    split: SplitName = "test"
-    conditions: tuple[str, ...] | None = None
-    general_draws: int = Field(default=1, ge=0, le=1_000)
-    mitigations: tuple[Mitigation, ...] = Field(default=("M1",), min_length=1)
-    source_labels: SourceLabels = "short"
-    max_content_characters: int = Field(default=2_000, ge=40)
     max_prompt_characters: int = Field(default=16_000, ge=1_000)
-    decoding: Literal["greedy", "sampled"] = "greedy"
-    samples: int = Field(default=1, ge=1)
-    seed: int = Field(default=42, ge=0)
-    limit: int | None = Field(default=None, ge=1)
-    resamples: int = Field(default=2_000, ge=1)
-
-    @field_validator("conditions", "mitigations")
-    @classmethod
-    def _distinct(cls, value: tuple[object, ...] | None) -> tuple[object, ...] | None:
-        if value is not None and len(set(value)) < len(value):
-            raise ValueError(f"{list(value)} names something twice; name each once")
-        return value
-
-    @model_validator(mode="after")
-    def _consistent(self) -> Self:
-        try:
-            self.as_walk()
-        except ValidationError as error:
-            raise ValueError(problems_of(error)) from error
-        return self
 
     def as_walk(self) -> WalkEvalConfig:
-        """Return the walk evaluation of the same instances, whose loaders and checks are used here too.
-
-        Raises:
-            ValidationError: If there is nothing to judge, a condition is unknown, or greedy decoding is to be sampled.
-        """
-        shared = self.model_dump(exclude={"conditions", "max_prompt_characters"})
-        conditions = self.conditions
-        if conditions is None and isinstance(self.claims, GraphEchoClaims):
-            conditions = JUDGE_CONDITIONS
-        return WalkEvalConfig.model_validate(shared | {"conditions": conditions, "budgets": (1,)})
+        """Return the walk evaluation of the same instances: its tasks, and their seeds, are those of judgements."""
+        shared = self.model_dump(include=set(EvalConfig.model_fields))
+        if isinstance(self.claims, GraphEchoClaims):
+            shared["conditions"] = self.graphecho_conditions
+        return WalkEvalConfig.model_validate(shared | {"budgets": (1,)})
 
     def presentation(self, mitigation: Mitigation) -> JudgePresentationConfig:
         """Return how evidence is shown under one mitigation."""
@@ -131,11 +75,6 @@ def judge_eval_config(
         return JudgeEvalConfig.model_validate(data | dict(given))
     except ValidationError as error:
         raise ValueError(problems_of(error)) from error
-
-
-def load_judge_instances(config: JudgeEvalConfig) -> LoadedInstances:
-    """Return the instances that a config asks for; see :func:`~provgym.eval.walk_config.load_instances`."""
-    return load_instances(config.as_walk())
 
 
 def build_judge_tasks(config: JudgeEvalConfig, instances: Sequence[Instance]) -> list[EpisodeTask]:

@@ -9,8 +9,9 @@ from pathlib import Path
 from types import MappingProxyType
 
 from provgym.envs.provenance import Instance
+from provgym.eval.eval_config import load_instances
 from provgym.eval.judge import JudgeResult, evaluate_judge
-from provgym.eval.judge_config import JudgeEvalConfig, load_judge_instances
+from provgym.eval.judge_config import JudgeEvalConfig
 from provgym.eval.judge_probes import structure_judge
 from provgym.eval.walk_policies import Watch, folder_name, refuse_same_names
 from provgym.generators.backends import load_policy
@@ -141,7 +142,7 @@ def evaluate_judges(
         FileNotFoundError: If a model or adapter is missing.
     """
     refuse_same_names([judge.name for judge in judges], "judges")
-    loaded = load_judge_instances(config)
+    loaded = load_instances(config)
     results: dict[str, JudgeResult] = {}
     for judge in judges:
         policy = judge.load(loaded.instances)

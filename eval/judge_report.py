@@ -12,9 +12,10 @@ from provgym.eval.estimate import Estimate
 from provgym.eval.judge import JudgeResult
 from provgym.eval.judge_metrics import COMPARED, GROUPS, split_by_group
 from provgym.eval.judge_shifts import SHIFTS, Shift
+from provgym.eval.judge_summary import MitigationSummary
 from provgym.eval.plots import plot_policies
 from provgym.eval.reliability import reliability_of
-from provgym.eval.run_files import write_atomic, write_json_atomic
+from provgym.eval.report_text import Report, named_notes, write_report_files
 from provgym.eval.table import (
     MISSING,
     ResultTable,
@@ -24,7 +25,6 @@ from provgym.eval.table import (
     estimate_cell,
     policy_table,
 )
-from provgym.eval.walk_report import Report
 from provgym.eval.walk_tables import class_table
 from provgym.generators.episode import Episode
 
@@ -64,8 +64,7 @@ def report_on_judges(results: Mapping[str, JudgeResult]) -> Report:
     Raises:
         ValueError: If there is no result, or the policies judged different claims.
     """
-    if not results:
-        raise ValueError("results is empty; evaluate at least one policy")
+    notes = named_notes(results)
     first = next(iter(results.values()))
     tables = _group_tables(results)
     tables += _shift_tables(results)
@@ -77,10 +76,8 @@ def report_on_judges(results: Mapping[str, JudgeResult]) -> Report:
     shown = [c for c in compared if c.metric.endswith(SHOWN) and GROUPS["source_count"] not in c.metric]
     if shown:
         tables.append(comparison_table(shown, title="Paired differences in accuracy (comparison.json: all metrics)"))
-    endings = {_label(n, m, results): f.endings for n, r in results.items() for m, f in r.summary.by_mitigation.items()}
-    tables.append(endings_table(endings))
-    notes = [f"{name}: {note}" for name, result in results.items() for note in result.notes]
-    return Report(tuple(_data_lines(first)), tuple(tables), tuple(notes), compared)
+    tables.append(endings_table({label: found.endings for label, found in _by_label(results).items()}))
+    return Report(tuple(_data_lines(first)), tuple(tables), notes, compared)
 
 
 def write_judge_report(results: Mapping[str, JudgeResult], report: Report, folder: Path) -> None:
@@ -89,11 +86,8 @@ def write_judge_report(results: Mapping[str, JudgeResult], report: Report, folde
     Raises:
         OSError: If the folder cannot be written.
     """
-    write_atomic(folder / "report.md", [report.to_markdown().encode("utf-8", "replace")])
     first = next(iter(results.values()))
-    if report.comparisons:
-        rows = [comparison.to_json() for comparison in report.comparisons]
-        write_json_atomic(folder / "comparison.json", {"config_hash": first.config_hash, "comparisons": rows})
+    write_report_files(report, first.config_hash, folder)
     for mitigation in first.summary.by_mitigation:
         _plot(results, mitigation, folder / "plots")
 
@@ -120,11 +114,7 @@ def shift_table(rows: Mapping[str, Mapping[str, Shift]], *, title: str = "Shifts
 
 def _group_tables(results: Mapping[str, JudgeResult]) -> list[ResultTable]:
     """Return one table per group of conditions, and SciFact's classes."""
-    rows = {
-        _label(name, mitigation, results): found.metrics
-        for name, result in results.items()
-        for mitigation, found in result.summary.by_mitigation.items()
-    }
+    rows = {label: found.metrics for label, found in _by_label(results).items()}
     probes = next(iter(results.values())).summary.probes
     tables = []
     for group, prefix in GROUPS.items():
@@ -141,11 +131,7 @@ def _group_tables(results: Mapping[str, JudgeResult]) -> list[ResultTable]:
 
 
 def _shift_tables(results: Mapping[str, JudgeResult]) -> list[ResultTable]:
-    rows = {
-        _label(name, mitigation, results): found.shifts
-        for name, result in results.items()
-        for mitigation, found in result.summary.by_mitigation.items()
-    }
+    rows = {label: found.shifts for label, found in _by_label(results).items()}
     return [shift_table(rows)] if any(rows.values()) else []
 
 
@@ -201,9 +187,14 @@ def _under(result: JudgeResult, mitigation: str) -> list[Episode]:
     return [episode for episode in result.episodes if episode.mitigation == mitigation]
 
 
-def _label(name: str, mitigation: str, results: Mapping[str, JudgeResult]) -> str:
-    config = next(iter(results.values())).config
-    return f"{name} {mitigation}" if len(config.mitigations) > 1 else name
+def _by_label(results: Mapping[str, JudgeResult]) -> dict[str, MitigationSummary]:
+    """Return each policy's figures under each mitigation, by the label of their row."""
+    several = len(next(iter(results.values())).config.mitigations) > 1
+    return {
+        f"{name} {mitigation}" if several else name: found
+        for name, result in results.items()
+        for mitigation, found in result.summary.by_mitigation.items()
+    }
 
 
 def _is_available(metrics: Mapping[str, Estimate], name: str) -> bool:

@@ -46,7 +46,8 @@ def objectives_of(phases: Sequence[Mapping[str, Any]]) -> tuple[list[Objective],
         phases: As in a training run's configuration.
 
     Returns:
-        Objectives, the evaluation's first, equal ones once; and what could not be offered, as lines for a reader.
+        Objectives, the evaluation's first; two of a phase whose weights change: that of its first step and that of its
+        last. And what could not be offered, as lines for a reader.
     """
     found = [Objective(EVALUATION, papt_rubric())]
     notes = []
@@ -55,17 +56,27 @@ def objectives_of(phases: Sequence[Mapping[str, Any]]) -> tuple[list[Objective],
         steps = int(phase.get("steps", 0))
         name = f"training phase {number}, steps {first}–{first + steps - 1}"
         first += steps
-        unknown = sorted(key for key in phase if key not in (*_PHASE_KEYS, "steps") and phase[key] not in (None, {}))
+        known = (*_PHASE_KEYS, "steps", "weights_to")
+        unknown = sorted(key for key in phase if key not in known and phase[key] not in (None, {}))
         if unknown:
             notes.append(f"{name}: its objective is not offered, since it depends on {', '.join(unknown)}")
             continue
         try:
-            rubric = papt_rubric(**{key: phase[key] for key in _PHASE_KEYS if key in phase})
+            found += _of_phase(name, phase)
         except (ValueError, TypeError) as error:
             notes.append(f"{name}: its objective is not offered ({error})")
-            continue
-        found.append(Objective(name, rubric))
     return found, notes
+
+
+def _of_phase(name: str, phase: Mapping[str, Any]) -> list[Objective]:
+    """Return a phase's objective, or its first and its last where weights move from one to the other."""
+    given = {key: phase[key] for key in _PHASE_KEYS if key in phase}
+    moved = phase.get("weights_to") or {}
+    if not moved:
+        return [Objective(name, papt_rubric(**given))]
+    last = {**given, "weights": {**(given.get("weights") or {}), **moved}}
+    ends = (("weights of its first step", given), ("weights of its last step", last))
+    return [Objective(f"{name}, {which}", papt_rubric(**settings)) for which, settings in ends]
 
 
 def earned_by_step(episode: Episode, rubric: Rubric) -> EarnedByStep | None:

@@ -34,6 +34,7 @@ from provgym.eval.report_sample import MAX_WALKS, PER_KIND
 from provgym.eval.report_source import ReportSource, read_source
 from provgym.eval.report_walks import WalkData, collect_walks
 from provgym.eval.run_files import write_atomic
+from provgym.generators.writable_folder import check_file_writable, check_writable
 
 DEFAULT_NAME = "report.html"
 _ASSETS = ("page.html", "macros.html", "report.css", "report.js")
@@ -68,9 +69,12 @@ def write_report_page(folder: Path, out: Path | None = None, *, max_walks: int =
         ValueError: If it is another kind of folder, or a file in it cannot be used; the message names it.
         OSError: If the page cannot be written.
     """
-    if out is not None and out.is_dir():
-        raise IsADirectoryError(f"{out} is a folder; name the file to write, such as {out / DEFAULT_NAME}")
-    page, walks = render(read_source(folder), max_walks)
+    if out is not None:
+        check_file_writable(out, "--out", such_as=DEFAULT_NAME)
+    source = read_source(folder)
+    if out is None:
+        check_writable(folder, "--out is not given, and")
+    page, walks = render(source, max_walks)
     path = out or folder / DEFAULT_NAME
     content = page.encode("utf-8", "replace")
     write_atomic(path, [content])

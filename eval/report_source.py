@@ -49,9 +49,19 @@ class EvaluatedPolicy:
 
         Raises:
             FileNotFoundError: If they are not there.
-            ValueError: If a line is no episode; the message names file and line.
+            ValueError: If a line is no episode, or the file holds another number of them than ``summary.json`` says;
+                the message names file and line.
         """
-        return read_episodes(self.folder / EPISODES_FILE)
+        path = self.folder / EPISODES_FILE
+        found = read_episodes(path)
+        counted = self.summary.get("num_episodes", len(found))
+        if len(found) != counted:
+            raise BadFileError(
+                path,
+                f"found {len(found)} episodes, expected the {counted} that {self.folder / 'summary.json'} counts: the "
+                "file was emptied, cut or replaced. Give the evaluation's command again: it plays what is missing",
+            )
+        return found
 
     def estimates(self, group: str, key: str | None = None) -> dict[str, Estimate]:
         """Return stored figures: ``estimates("metrics")``, or ``estimates("by_condition", "C2")``.

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
 
 from provgym.eval.compare import Comparison, compare_policies
 from provgym.eval.curve_plots import plot_budgets, plot_reliability
 from provgym.eval.metrics import GENERAL_PREFIX, HEADLINE
 from provgym.eval.plots import plot_policies
-from provgym.eval.run_files import write_atomic, write_json_atomic
+from provgym.eval.report_text import Report, named_notes, write_report_files
 from provgym.eval.table import (
     ResultTable,
     comparison_table,
@@ -27,28 +26,6 @@ COLUMNS = (*HEADLINE[:2], "macro_f1", *HEADLINE[2:])
 """What the tables show of every policy; ``unknown_token_rate`` joins where a policy has tokens."""
 
 
-class Report(NamedTuple):
-    """A report in the order in which it is read.
-
-    Attributes:
-        before: Lines about the data.
-        tables: Figures.
-        after: Lines that a reader of the figures has to know.
-        comparisons: Every pair of policies by every metric; empty for a single policy.
-    """
-
-    before: tuple[str, ...]
-    tables: tuple[ResultTable, ...]
-    after: tuple[str, ...]
-    comparisons: tuple[Comparison, ...] = ()
-
-    def to_markdown(self) -> str:
-        """Return the whole report as Markdown."""
-        blocks = ["\n".join(f"- {line}" for line in lines) for lines in (self.before, self.after)]
-        parts = [blocks[0], *(table.to_markdown() for table in self.tables), blocks[1]]
-        return "\n".join(f"{part.rstrip()}\n" for part in parts if part.strip())
-
-
 def report_on(results: Mapping[str, WalkEvalResult]) -> Report:
     """Report on policies that played the same tasks, compared pairwise if there are several.
 
@@ -58,8 +35,7 @@ def report_on(results: Mapping[str, WalkEvalResult]) -> Report:
     Raises:
         ValueError: If there is no result, or the policies played different tasks.
     """
-    if not results:
-        raise ValueError("results is empty; evaluate at least one policy")
+    notes = named_notes(results)
     first = next(iter(results.values()))
     tables = _policy_tables(results)
     if isinstance(first.config.claims, ScifactClaims):
@@ -75,8 +51,7 @@ def report_on(results: Mapping[str, WalkEvalResult]) -> Report:
     if first.episodes:
         tables.append(confidence_table({name: r.summary.reliability for name, r in results.items()}))
     tables.append(endings_table({name: total_endings(r.summary) for name, r in results.items()}))
-    notes = [f"{name}: {note}" for name, result in results.items() for note in result.notes]
-    return Report(tuple(_data_lines(first)), tuple(tables), tuple(notes), compared)
+    return Report(tuple(_data_lines(first)), tuple(tables), notes, compared)
 
 
 def write_report(results: Mapping[str, WalkEvalResult], report: Report, folder: Path) -> None:
@@ -85,17 +60,14 @@ def write_report(results: Mapping[str, WalkEvalResult], report: Report, folder: 
     Raises:
         OSError: If the folder cannot be written.
     """
-    write_atomic(folder / "report.md", [report.to_markdown().encode("utf-8", "replace")])
     first = next(iter(results.values()))
+    write_report_files(report, first.config_hash, folder)
     plots = folder / "plots"
     plot_policies({name: r.metrics for name, r in results.items()}, plots / "policies.png", probes=first.summary.probes)
     if any(r.summary.reliability for r in results.values()):
         plot_reliability({name: r.summary.reliability for name, r in results.items()}, plots / "reliability.png")
     if len(first.config.budgets) > 1 and first.summary.by_group:
         plot_budgets({name: r.summary.by_group for name, r in results.items()}, plots / "budgets.png")
-    if report.comparisons:
-        rows = [comparison.to_json() for comparison in report.comparisons]
-        write_json_atomic(folder / "comparison.json", {"config_hash": first.config_hash, "comparisons": rows})
 
 
 def _policy_tables(results: Mapping[str, WalkEvalResult]) -> list[ResultTable]:

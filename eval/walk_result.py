@@ -4,50 +4,19 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
 from provgym.eval.estimate import Estimate
+from provgym.eval.finished import UNKNOWN_TOKEN_LIMIT, FinishedEvaluation, unanswered_note, unknown_token_note
 from provgym.eval.walk_config import WalkEvalConfig
 from provgym.eval.walk_summary import WalkSummary, total_endings
 from provgym.generators.episode import Episode
 
-UNKNOWN_TOKEN_LIMIT = 0.05
-"""Share of world tokens unknown to the tokenizer above which figures are called not meaningful (ours)."""
-
 
 @dataclass(frozen=True)
-class WalkEvalResult:
-    """A finished evaluation.
-
-    Attributes:
-        policy: Name of the policy.
-        fingerprint: What tells this policy's weights from others of its name; empty if not given.
-        config: What was asked for.
-        config_hash: 12 hexadecimal digits of the config.
-        data_hash: 12 hexadecimal digits of the instances.
-        episodes: In task order.
-        summary: Every figure.
-        num_claims: Base claims played.
-        world_size: Processes that played.
-        data_report: A loader's account as lines for a terminal; empty for generated claims.
-        left_out: Reason to number of claims or lines that the loader left out.
-        out_dir: Where the files lie.
-    """
-
-    policy: str
-    fingerprint: str
-    config: WalkEvalConfig
-    config_hash: str
-    data_hash: str
-    episodes: tuple[Episode, ...]
-    summary: WalkSummary
-    num_claims: int
-    world_size: int
-    out_dir: Path
-    data_report: str = ""
-    left_out: Mapping[str, int] = field(default_factory=dict)
+class WalkEvalResult(FinishedEvaluation[WalkEvalConfig, WalkSummary]):
+    """A finished walk evaluation; see :class:`~provgym.eval.finished.FinishedEvaluation`."""
 
     @property
     def metrics(self) -> Mapping[str, Estimate]:
@@ -67,32 +36,21 @@ class WalkEvalResult:
                 f"{errors} of {played} episodes ended in error and are not scored: coverage {scored / played:.0%}; "
                 "the same command plays them again"
             )
+        notes += unanswered_note(self.episodes)
         for name, rate in self.metrics.items():
             if name.endswith("unknown_token_rate") and rate.is_available and rate.value > UNKNOWN_TOKEN_LIMIT:
-                notes.append(f"{name} {rate.value:.3f}: the policy cannot read this text; figures are not meaningful")
+                notes.append(unknown_token_note(name, rate.value))
         return tuple(notes) + usage_notes(self.episodes)
 
     def to_json(self) -> dict[str, Any]:
         """Return what ``summary.json`` holds."""
         return {
-            "policy": self.policy,
-            "fingerprint": self.fingerprint,
-            "config_hash": self.config_hash,
-            "data_hash": self.data_hash,
-            "seed": self.config.seed,
-            "split": self.config.split,
+            **self.facts(),
             "conditions": list(self.summary.by_condition),
-            "mitigations": list(self.config.mitigations),
             "budgets": list(self.config.budgets),
-            "decoding": self.config.decoding,
-            "num_claims": self.num_claims,
-            "num_episodes": len(self.episodes),
-            "world_size": self.world_size,
             "total_endings": total_endings(self.summary),
             **self.summary.to_json(),
-            "left_out": dict(self.left_out),
-            "notes": list(self.notes),
-            "config": self.config.model_dump(mode="json"),
+            **self.ending_facts(),
         }
 
 

@@ -99,7 +99,7 @@ def read_claims(*paths: Path, mode: ReadMode = "strict") -> ClaimSet:
     bad_total = 0
     index = _Index()
     for path in paths:
-        for row in _read_rows(path):
+        for row in read_rows(path):
             found = row if isinstance(row, BadLine) else index.build(path, row)
             if isinstance(found, Instance):
                 instances.append(found)
@@ -228,7 +228,14 @@ class _Index:
         return instance
 
 
-def _read_rows(path: Path) -> Iterator[JsonLine | BadLine]:
+def read_rows(path: Path) -> Iterator[JsonLine | BadLine]:
+    """Yield the lines of a JSON lines file, or the rows of a Parquet table without their empty fields.
+
+    Raises:
+        BadFileError: If a Parquet file cannot be read.
+        FileNotFoundError: If the file does not exist.
+        IsADirectoryError: If it is a folder.
+    """
     if path.suffix != ".parquet":
         yield from read_json_lines(path)
         return

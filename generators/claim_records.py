@@ -26,8 +26,12 @@ def _number_as_text(value: Any) -> Any:
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
-def _storable(value: Any) -> Any:
-    """Refuse half of a surrogate pair, which JSON escapes can hold and no UTF-8 file can."""
+def storable(value: Any) -> Any:
+    """Refuse half of a surrogate pair, which JSON escapes can hold and no UTF-8 file can.
+
+    Raises:
+        ValueError: If ``value`` is a text that holds one.
+    """
     if isinstance(value, str) and any("\ud800" <= character <= "\udfff" for character in value):
         raise ValueError("must be Unicode text, without half of a surrogate pair")
     return value
@@ -36,7 +40,7 @@ def _storable(value: Any) -> Any:
 def _with_visible_text(value: Any) -> Any:
     if isinstance(value, str) and not value.strip():
         raise ValueError("must hold at least one visible character")
-    return _storable(value)
+    return storable(value)
 
 
 def _kind_as_route(value: Any) -> Any:
@@ -79,7 +83,7 @@ class ClaimRecord(_Record):
     split: Literal["train", "dev", "test"]
     condition: Text = DEFAULT_CONDITION
     gold: Literal["SUPPORT", "REFUTE", "MIXED"] | None = None
-    domain: Annotated[str, BeforeValidator(_storable)] = ""
+    domain: Annotated[str, BeforeValidator(storable)] = ""
     entities: list[Text] = Field(default_factory=list)
     claim_id: Id | None = None
     evidence: list[EvidenceRecord] = Field(min_length=1)

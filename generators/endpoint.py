@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 
 import httpx
 import numpy as np
 
+from provgym.envs.event_loop import run_to_end
 from provgym.generators.endpoint_client import ChatClient, Message
 from provgym.generators.endpoint_config import EndpointConfig
 from provgym.generators.endpoint_entry import CallTag, Phase
@@ -73,7 +73,7 @@ class EndpointPolicy:
 
         May be called any number of times, also from code that runs in an event loop.
         """
-        return _run(self._play_all(tasks, on_episode))
+        return run_to_end(self._play_all(tasks, on_episode))
 
     async def _play_all(
         self, tasks: Sequence[EpisodeTask], on_episode: Callable[[int, Episode], None] | None
@@ -127,13 +127,3 @@ class EndpointPolicy:
     def _tag(self, task: EpisodeTask, turn: int) -> CallTag:
         item = f"{task.instance.instance_id} {task.presentation.mitigation}/B{task.budget} turn {turn}"
         return CallTag(self._phase, task.member, item)
-
-
-def _run(coroutine: Coroutine[None, None, list[Episode]]) -> list[Episode]:
-    """Run a coroutine to its end, on a thread of its own if this one already runs an event loop."""
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return asyncio.run(coroutine)
-    with ThreadPoolExecutor(max_workers=1) as thread:
-        return thread.submit(asyncio.run, coroutine).result()

@@ -20,6 +20,7 @@ from provgym.generators.conditions import CONFLICT_CONDITIONS, GENERAL, parse_co
 from provgym.generators.graphecho import SPLITS, GraphEcho
 from provgym.generators.json_lines import BadFileError, atomic_file, check_is_file, dump_json_line
 from provgym.generators.splits import check_instances
+from provgym.generators.writable_folder import check_writable
 
 ExportFormat = Literal["jsonl", "parquet", "both"]
 CARD_NAME = "dataset.json"
@@ -72,6 +73,7 @@ def export_graphecho(
         OSError: If the disk is full or the folder cannot be written; no half file is left.
     """
     _check_request(splits, conditions, general_draws, file_format)
+    check_writable(folder, "--out")
     generated = GraphEcho.generate(seed, splits)
     suffixes = ("jsonl", "parquet") if file_format == "both" else (file_format,)
     earlier = _open_folder(folder)

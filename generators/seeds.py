@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from enum import IntEnum
 
 import numpy as np
@@ -19,6 +20,11 @@ class Purpose(IntEnum):
     SCRIPTED = 7
     INITIALISATION = 8
     CLONING = 9
+    RETRIEVAL = 10
+    EVIDENCE = 11
+    BENCHMARK = 12
+    CANDIDATES = 14
+    TOPOLOGY_BATCHES = 15
 
 
 SPLIT_NUMBERS = {"train": 0, "dev": 1, "test": 2}
@@ -45,3 +51,13 @@ def derive_seed(run_seed: int, purpose: Purpose, *key: int) -> int:
 def derive_rng(run_seed: int, purpose: Purpose, *key: int) -> np.random.Generator:
     """Return a generator seeded by :func:`derive_seed`."""
     return np.random.default_rng(derive_seed(run_seed, purpose, *key))
+
+
+def text_key(text: str) -> int:
+    """Return a stable 64-bit part of a key for a text, whatever process or machine asks.
+
+    Example:
+        >>> text_key("a") == text_key("a"), 0 <= text_key("") < 2**64
+        (True, True)
+    """
+    return int.from_bytes(hashlib.blake2b(text.encode("utf-8", "replace"), digest_size=8).digest())

@@ -63,6 +63,61 @@ def test_more_claims_than_memory_holds_are_refused() -> None:
         GraphEcho.generate(1, {"train": 10**9})
 
 
+CONFIG = ("--config", str(Path(__file__).resolve().parent.parent / "src/provgym/configs/papt/tiny.yaml"))
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (
+            ("eval", "walk", "-p", "naive", "--conditions", ","),
+            "--conditions ',' names nothing, expected names by commas",
+        ),
+        (("eval", "walk", "-p", "naive", "--conditions", " "), "--conditions ' ' names nothing"),
+        (("eval", "judge", "-p", "naive", "--conditions", ",,"), "--conditions ',,' names nothing"),
+        (("eval", "judge", "-p", "naive", "--conditions", "", "--general-draws", "0"), "there is nothing to play"),
+        (("eval", "judge", "-p", "naive", "--conditions", "C1,C1"), "names something twice"),
+        (
+            ("eval", "walk", "-p", "naive", "--claims", "a.jsonl", "--conditions", ""),
+            "conditions is empty: nothing",
+        ),
+        (("eval", "walk", "-p", "naive", "--mitigation", ""), "'M0', 'M1', 'M2' or 'M3'; found ''"),
+        (("eval", "judge", "-p", "naive", "--mitigation", "M0,M1"), "'M0', 'M1', 'M2' or 'M3'; found 'M0,M1'"),
+        (("eval", "walk", "-p", "naive", "--budget", ""), "'--budget'"),
+        (("eval", "walk", "-p", ","), "policy ',' is no folder, no name and no hub id"),
+        (("eval", "judge", "-p", ""), "is no folder, no name and no hub id"),
+        (("eval", "walk", "-p", "naive", "--claims", ""), "is a folder, expected a file"),
+        (("data", "graphecho", "--out", "x", "--conditions", ","), "--conditions ',' names nothing"),
+        (("papt", *CONFIG, "--evaluation.conditions", ","), "evaluation.conditions"),
+        (("papt", *CONFIG, "--evaluation.conditions", "[,]"), "evaluation.conditions"),
+        (("papt", *CONFIG, "--evaluation.conditions", "['']"), "evaluation.*condition ''"),
+        (("papt", *CONFIG, "--evaluation.conditions", "C1,C3"), "evaluation.conditions"),
+        (("papt", *CONFIG, "--checkpoints.dev_conditions", "[]"), "checkpoints.dev_conditions: .*nothing to play"),
+        (("papt", *CONFIG, "--data.conditions", "[]"), "conditions is empty; name at least one"),
+        (("papt", *CONFIG, "--data.conditions", ","), "data.conditions"),
+        (("papt", *CONFIG, "--walk.budgets", "[]"), "budgets .* must hold numbers of walks"),
+        (("papt", *CONFIG, "--walk.budgets", ","), "walk.budgets"),
+        (("papt", *CONFIG, "--walk.presentations", ","), "walk.presentations"),
+        (("papt", *CONFIG, "--phases", "[]"), "phases"),
+    ],
+)
+def test_a_list_that_names_nothing_is_refused_by_name(
+    refusal: Refusal, tmp_path: Path, words: tuple[str, ...], said: str
+) -> None:
+    """Kind: config typing. A comma alone is a slip, and must not quietly play something else than was meant."""
+    line = refusal(*words)
+    assert re.search(said, line), line
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_no_named_condition_can_be_asked_for(run: Run, tmp_path: Path) -> None:
+    """An empty text is a request: general conditions alone."""
+    for command in ("walk", "judge"):
+        words = ("eval", command, "-p", "oracle", "--limit", "1", "--conditions", "", "--out", command)
+        assert run(*words)[0] == 0
+        assert json.loads((tmp_path / command / "oracle" / "summary.json").read_text())["conditions"] == ["general"]
+
+
 @pytest.mark.parametrize("policy", ["", "  ", "no such policy"])
 def test_a_policy_without_a_name_is_none(refusal: Refusal, policy: str) -> None:
     assert "is no folder, no name and no hub id" in refusal("eval", "walk", "-p", policy)
@@ -99,11 +154,35 @@ def test_folders_that_are_not_for_results(refusal: Refusal, tmp_path: Path) -> N
 
 
 @pytest.mark.skipif(not Path("/proc/self").is_dir(), reason="/proc stands for a folder that nobody can write to")
-def test_a_folder_that_cannot_be_written(refusal: Refusal) -> None:
-    """Bad input "full disk": permissions don't stop the superuser, /proc does."""
-    line = refusal(*NAIVE, "--out", "/proc/results")
-    assert "/proc/results/naive/config.yaml could not be written; free space or choose another folder" in line
-    assert "/proc/claims" in refusal("data", "graphecho", "--out", "/proc/claims", "--train", "1")
+def test_a_folder_that_cannot_be_written(refusal: Refusal, tmp_path: Path) -> None:
+    """One message, from every command that writes, before anything is loaded; nothing is left behind.
+
+    Permissions don't stop the superuser, /proc does.
+    """
+    configs = Path(__file__).resolve().parent.parent / "src" / "provgym" / "configs"
+    papt, judge = configs / "papt", ("eval", "judge", *NAIVE[2:])
+    study = ("study", "--config", str(configs / "studies" / "papt-ablations.yaml"))
+    for words, named in (
+        ((*NAIVE, "--out", "/proc/nope"), "--out /proc/nope"),
+        ((*judge, "--out", "/proc/nope/below"), "--out /proc/nope/below"),
+        ((*NAIVE, "--endpoint-dir", "/proc/nope"), "--endpoint-dir /proc/nope"),
+        (("eval", "rescore", "nowhere", "--out", "/proc/nope.json"), "--out /proc/nope.json: the folder /proc"),
+        (("report", "nowhere", "--out", "/proc/nope.html"), "--out /proc/nope.html: the folder /proc"),
+        (("data", "graphecho", "--out", "/proc/nope", "--train", "1"), "--out /proc/nope"),
+        (("warm-start", "--config", str(papt / "warm-start.yaml"), "--out", "/proc/nope"), "--out /proc/nope"),
+        (("warm-start", "--config", str(papt / "smollm2-warm-start.yaml"), "--out", "/proc/x"), "--out /proc/x"),
+        (("papt", "--config", str(papt / "tiny.yaml"), "--runs_dir", "/proc/x"), "runs_dir /proc/x/papt-tiny"),
+        (
+            ("papt-seeds", "--config", str(papt / "tiny.yaml"), "--runs_dir", "/proc/x"),
+            "runs_dir /proc/x/papt-tiny-",
+        ),
+    ):
+        line = refusal(*words)
+        assert line.startswith(f"error: {named}"), line
+        assert " cannot be written: no file can be made in /proc (" in line
+        assert "name another one" in line
+    assert refusal(*study, "--runs_dir", "/proc/x").endswith("set the study's own seeds, name or runs_dir")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_damaged_evaluation_is_named(run: Run, refusal: Refusal) -> None:

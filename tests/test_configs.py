@@ -9,6 +9,7 @@ import pytest
 
 from provgym.trainers.chat_warm_start import ChatWarmStartConfig
 from provgym.trainers.config_file import load_config
+from provgym.trainers.kgat_config import KgatConfig
 from provgym.trainers.papt_config import PaptConfig, Strict
 from provgym.trainers.study_config import StudyConfig
 from provgym.trainers.warm_start import WarmStartConfig
@@ -29,6 +30,8 @@ def model_of(name: str) -> type[Strict] | None:
         return None
     if name.startswith("studies/"):
         return StudyConfig
+    if name.startswith("kgat/"):
+        return KgatConfig
     if name.endswith("smollm2-warm-start.yaml"):
         return ChatWarmStartConfig
     return WarmStartConfig if name.endswith("warm-start.yaml") else PaptConfig
@@ -98,6 +101,22 @@ def test_source_recipe_is_one_epoch_without_general_conditions() -> None:
     assert config.data.general_share == 0.0
     weights = {"verdict": 1.0, "count": 0.4, "coverage": 0.4, "echo": -0.4, "cost": -0.05}
     assert {name: w for name, w in config.phases[0].rubric().weights.items() if w} == weights
+
+
+def test_kgat_source_states_the_source_settings() -> None:
+    """K-GAT, section 5: N_max 6, d_max 3, 40 instances (42 here: three kinds of evidence) x 5 candidates x 2 runs."""
+    config = load_config(KgatConfig, CONFIGS / "kgat/source.yaml")
+    assert (config.generator.max_nodes, config.generator.max_in_degree) == (6, 3)
+    assert (config.curriculum.candidates, config.mining.replicates, config.mining.rungs) == (5, 2, 1)
+    assert (config.score.estimator, config.mining.rescore_replicates, config.mining.memory) == ("raw", 0, "round")
+    assert not config.mining.keeps_unpruned
+    assert not config.mining.pruning_keeps_score
+    assert 3 * config.tasks.evidence.train_claims == 42
+
+
+def test_kgat_runs_never_share_a_folder() -> None:
+    names = [load_config(KgatConfig, CONFIGS / n).name for n in FILES if model_of(n) is KgatConfig]
+    assert sorted(names) == ["kgat-endpoint", "kgat-simulated", "kgat-source"]
 
 
 def test_warm_start_file_writes_out_the_defaults() -> None:

@@ -30,6 +30,7 @@ from provgym.generators.engine import WritingDialogue
 from provgym.generators.episode import EpisodeTask
 from provgym.generators.scripted import naive_walker, start_episode
 from provgym.generators.seeds import Purpose, derive_rng, derive_seed
+from provgym.generators.writable_folder import check_writable
 from provgym.trainers.checkpoints import Checkpoint, Origin, find_resume_point, mark_complete, prune_checkpoints
 from provgym.trainers.cloning import (
     ClonedRow,
@@ -190,7 +191,9 @@ def chat_warm_start(config: ChatWarmStartConfig, on_step: OnStep | None = None) 
         ValueError: If ``out`` holds a warm start of another configuration, the model's chat template can't be
             continued, it scales or caps its logits, or episodes don't fit into ``max_length``.
         RunStopped: If a gradient is not finite.
+        OSError: If ``out`` cannot be written; it is asked about first.
     """
+    check_writable(config.out, "--out")
     changes = changed_keys(config.out / "config.yaml", config, except_for=("out",))
     if changes:
         raise ValueError(

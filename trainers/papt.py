@@ -36,6 +36,7 @@ from provgym.generators.chat_actions import instructions_of
 from provgym.generators.engine import Sampling
 from provgym.generators.episode import Episode, EpisodeTask
 from provgym.generators.rollout import LanguageModelPolicy
+from provgym.generators.writable_folder import check_writable
 from provgym.trainers.callbacks import CheckpointMarker, Recorder, StepGuard
 from provgym.trainers.checkpoints import (
     Checkpoint,
@@ -256,6 +257,7 @@ def run(config: PaptConfig, *, fresh: bool = False) -> dict[str, Any]:
     started = time.time()
     world = join_world(config)
     # Before anything is thrown away or trained: what is missing or doesn't fit costs no earlier run and no hours.
+    check_writable(config.run_dir, "runs_dir")
     check_trainer(config)
     policy = load_trainable(config.model)
     rows = TrainingRows(config, load_pool(config.data))

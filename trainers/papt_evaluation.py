@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Mapping, Sequence
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 import torch
@@ -29,7 +29,7 @@ from provgym.generators.hf_engine import HFEngine
 from provgym.generators.rollout import LanguageModelPolicy
 from provgym.generators.scripted import ScriptedPolicy, echo_avoiding_oracle
 from provgym.rewards.rubric import papt_rubric
-from provgym.trainers.papt_config import PaptConfig
+from provgym.trainers.papt_config import ModelConfig, PaptConfig
 
 SUMMARY_METRICS = (
     "accuracy",
@@ -202,9 +202,30 @@ def summary_of(results: Mapping[str, WalkEvalResult]) -> dict[str, Any]:
     return summary
 
 
+def start_label(model: ModelConfig) -> str:
+    """Return what tables call the policy that a run starts from, by what it is.
+
+    Example:
+        >>> start_label(ModelConfig()), start_label(ModelConfig(kind="hf", path="Qwen/Qwen3-4B"))
+        ('naive start', 'start: Qwen3-4B')
+    """
+    if model.kind == "tiny" and model.path is None and model.adapter is None:
+        return "naive start"  # the shipped weights, cloned from the naive walker
+    base = {"tiny": "tiny", "smollm2": "SmolLM2-135M", "hf": "model"}[model.kind]
+    if model.path is not None:
+        base = _telling_name(model.path)
+    return f"start: {base}" if model.adapter is None else f"start: {base} + {_telling_name(model.adapter)}"
+
+
+def _telling_name(path: str) -> str:
+    """Return the last part of a path or hub id that names something: of ``runs/x/policy`` that is ``x``."""
+    parts = [part for part in PurePath(path).parts if part not in ("policy", "checkpoints", ".", "..", "/")]
+    return parts[-1] if parts else path
+
+
 def show_results(config: PaptConfig, results: Mapping[str, WalkEvalResult]) -> None:
-    """Print the tables, and draw the plots of the run."""
-    labels = {"start": "naive start", "trained": "PAPT", "ceiling": "scripted ceiling"}
+    """Print the tables and what a reader of them has to know, and draw the plots of the run."""
+    labels = {"start": start_label(config.model), "trained": "PAPT", "ceiling": "scripted ceiling"}
     metrics = {labels[name]: result.metrics for name, result in results.items()}
     probes = results["trained"].summary.probes
     pair = {labels[name]: results[name].episodes for name in ("start", "trained")}
@@ -222,6 +243,9 @@ def show_results(config: PaptConfig, results: Mapping[str, WalkEvalResult]) -> N
             if any(prefix + "accuracy" in m for m in metrics.values())
         ]
     )
+    for name, result in results.items():
+        for note in result.notes:
+            print(f"note: {labels[name]}: {note}")
     plots = config.run_dir / "plots"
     plot_policies(metrics, plots / "policies.png", probes=probes)
     metrics_file = config.run_dir / "metrics.jsonl"

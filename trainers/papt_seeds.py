@@ -10,18 +10,25 @@ goes on from its last checkpoint, so the same command given again does what is m
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import get_args
 
-from provgym.eval.problems import one_line
 from provgym.eval.run_files import write_atomic, write_json_atomic
 from provgym.eval.table import print_tables
 from provgym.eval.walk_config import config_hash
+from provgym.generators.writable_folder import check_writable
 from provgym.rewards.rubric import Variant
 from provgym.trainers.config_file import ConfigError, load_config
+from provgym.trainers.grid_arguments import (
+    exit_status_of,
+    grid_options,
+    names_in,
+    new_parser,
+    say_what_failed,
+    seeds_in,
+)
 from provgym.trainers.papt_config import MAX_SEED, PaptConfig
 from provgym.trainers.run_grid import PlannedRun, run_missing
 from provgym.trainers.seed_summary import PooledResult, pool, read_seed, seed_tables, variant_tables
@@ -93,57 +100,27 @@ def summarise_seeds(config: PaptConfig, runs: Sequence[PlannedRun], folder: Path
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Read the command line and run; returns the exit status."""
-    parser = argparse.ArgumentParser(
-        prog="provgym papt-seeds",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        epilog="example: provgym papt-seeds --config configs/papt/tiny.yaml --seeds 42,43,44",
-        allow_abbrev=False,
-    )
+    example = "provgym papt-seeds --config configs/papt/tiny.yaml --seeds 42,43,44"
+    parser = new_parser("provgym papt-seeds", __doc__, example)
     parser.add_argument("--config", required=True, help="YAML file of a PAPT run")
     parser.add_argument("--seeds", default=",".join(map(str, DEFAULT_SEEDS)), help="training seeds, by commas")
     parser.add_argument("--variants", default="", help="reward variants, by commas; none: the configuration's own")
-    parser.add_argument("--jobs", type=int, default=1, help="runs at a time")
-    parser.add_argument("--accelerate", type=Path, default=None, help="accelerate file to launch each run with")
     known, overrides = parser.parse_known_args(arguments)
-    try:
-        return _run_plan(known, overrides)
-    except (ConfigError, OSError, ValueError) as error:
-        if os.environ.get("PROVGYM_DEBUG"):
-            raise
-        print(f"error: {one_line(error)}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print("\ninterrupted; the same command goes on with what is missing", file=sys.stderr)
-        return 130
+    return exit_status_of(lambda: _run_plan(known, overrides))
 
 
 def _run_plan(known: argparse.Namespace, overrides: Sequence[str]) -> int:
     config = load_config(PaptConfig, known.config, overrides)
-    if known.jobs < 1:
-        raise ConfigError(f"--jobs {known.jobs} must be >= 1")
-    if known.accelerate is not None and not known.accelerate.is_file():
-        raise ConfigError(f"--accelerate {known.accelerate} does not exist; there are files in configs/accelerate")
-    try:
-        seeds = [int(seed) for seed in known.seeds.split(",")]
-    except ValueError as error:
-        raise ConfigError(f"--seeds {known.seeds!r} must be whole numbers by commas, such as 42,43") from error
-    variants = [v for v in known.variants.split(",") if v]
-    if known.variants and not variants:
-        raise ConfigError(f"--variants {known.variants!r} names nothing; choose from {','.join(get_args(Variant))}")
+    options = grid_options(known)
+    seeds = seeds_in(known.seeds, "give whole numbers, such as 42,43")
+    variants = names_in("--variants", known.variants, f"choose from {','.join(get_args(Variant))}")
     runs = plan_runs(config, seeds, variants)
     folder = config.runs_dir / f"{config.name}-seeds"
-    failed = run_missing(runs, folder, jobs=known.jobs, accelerate=known.accelerate)
-    if failed:
-        names = ", ".join(run.config.name for run in failed)
-        print(
-            f"error: {len(failed)} of {len(runs)} runs failed ({names}); the finished ones are kept. See above, or "
-            f"{folder}/logs, and give the same command again",
-            file=sys.stderr,
-        )
-        return 1
-    summarise_seeds(config, runs, folder)
-    return 0
+    check_writable(folder, "runs_dir")
+    failed = run_missing(runs, folder, jobs=options.jobs, accelerate=options.accelerate, stall_s=options.stall_s)
+    if not failed:
+        summarise_seeds(config, runs, folder)
+    return say_what_failed(failed, len(runs), folder)
 
 
 if __name__ == "__main__":

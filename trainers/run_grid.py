@@ -7,8 +7,6 @@ checkpoint by itself. So the same plan given again does what is missing.
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
 import time
 from collections import deque
@@ -16,13 +14,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import IO
 
 from provgym.eval.run_files import write_atomic
 from provgym.trainers.config_file import ConfigError, dump_config
 from provgym.trainers.papt_config import PaptConfig
+from provgym.trainers.run_process import RunProcess, end_all
 
 POLL_S = 0.2
+STALL_S = 6 * 3600.0
+"""Seconds without a trace after which a run hangs (ours): far more than a step, a checkpoint or an episode takes."""
 
 
 @dataclass(frozen=True)
@@ -80,38 +80,57 @@ def command_of(config_file: Path, accelerate: Path | None) -> list[str]:
     return [sys.executable, "-m", "accelerate.commands.launch", "--config_file", str(accelerate), *module]
 
 
-def run_missing(runs: Sequence[PlannedRun], folder: Path, *, jobs: int, accelerate: Path | None) -> list[PlannedRun]:
+def run_missing(
+    runs: Sequence[PlannedRun],
+    folder: Path,
+    *,
+    jobs: int,
+    accelerate: Path | None,
+    stall_s: float = STALL_S,
+) -> list[PlannedRun]:
     """Run what is not finished, at most ``jobs`` at a time; return those that failed.
 
     One failure does not stop the others. With one job the run's own progress is shown; with more, each run writes to
     ``folder/logs``. A line after each run says how far the whole grid is, and how long the rest may take.
+
+    Args:
+        runs: The plan.
+        folder: Of the grid's own files.
+        jobs: Runs at a time, at least 1.
+        accelerate: File to launch each run with; None starts it plainly.
+        stall_s: A run that leaves no trace (its log, or a file in its folder) for so many seconds hangs: it is ended,
+            and counts as failed. The same plan given again goes on from its last checkpoint.
+
+    Raises:
+        ValueError: If ``jobs`` or ``stall_s`` is impossible.
+        ConfigError: If a finished run is of another training.
     """
+    if jobs < 1 or not stall_s > 0:
+        raise ValueError(f"jobs={jobs} must be >= 1, and stall_s={stall_s} > 0")
     waiting = deque(run for run in runs if not is_finished(run))
     finished = len(runs) - len(waiting)
     print(f"{len(runs)} runs: {finished} finished, {len(waiting)} to do", flush=True)
-    running: dict[subprocess.Popen[bytes], _Running] = {}
+    running: list[_Running] = []
     failed: list[PlannedRun] = []
     seconds: list[float] = []
     try:
         while waiting or running:
             while waiting and len(running) < jobs:
-                started = _start(waiting.popleft(), folder, accelerate, shows=jobs == 1)
-                running[started.process] = started
+                running.append(_start(waiting.popleft(), folder, accelerate, shows=jobs == 1))
             time.sleep(POLL_S)
-            for process in [p for p in running if p.poll() is not None]:
-                ended = running.pop(process)
-                seconds.append(ended.close())
-                if process.returncode:
+            for ended in [r for r in running if r.has_ended(stall_s)]:
+                running.remove(ended)
+                ended.process.close()
+                seconds.append(ended.process.seconds)
+                if ended.is_failed:
                     failed.append(ended.run)
                 else:
                     finished += 1
                 left = len(waiting) + len(running)
-                print(f"== {ended.run.config.name}: {ended.outcome} after {seconds[-1]:.0f} s", end="; ")
+                print(f"== {ended.run.config.name}: {ended.outcome} after {duration(seconds[-1])}", end="; ")
                 print(_how_far(finished, len(failed), left, seconds, jobs), flush=True)
     finally:
-        for process in running:
-            process.terminate()
-            process.wait()
+        _end(running)
     return failed
 
 
@@ -127,25 +146,36 @@ def duration(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Running:
-    """A process at work."""
+    """A run at work."""
 
     run: PlannedRun
-    process: subprocess.Popen[bytes]
-    began: float
-    log: IO[bytes] | None
+    process: RunProcess
+    stalled_s: float | None = None
+
+    def has_ended(self, stall_s: float) -> bool:
+        """Whether it is over; one that shows no sign of life for too long is ended here."""
+        if self.process.status is None and self.process.silent_s() >= stall_s:
+            self.stalled_s = self.process.silent_s()
+            _end([self])
+        return self.stalled_s is not None or self.process.status is not None
+
+    @property
+    def is_failed(self) -> bool:
+        return self.stalled_s is not None or self.process.status != 0
 
     @property
     def outcome(self) -> str:
-        status = self.process.returncode
-        return "done" if status == 0 else f"failed with exit status {status}"
+        if self.stalled_s is not None:
+            return f"ended, for it left no trace for {duration(self.stalled_s)} (--stall-hours)"
+        return "done" if not self.is_failed else f"failed with exit status {self.process.status}"
 
-    def close(self) -> float:
-        """Close the log and return the seconds since the start."""
-        if self.log is not None:
-            self.log.close()
-        return time.monotonic() - self.began
+
+def _end(running: Sequence[_Running]) -> None:
+    """End runs, and name what not even that ends."""
+    for process in end_all([r.process for r in running]):
+        print(f"process {process.pid} was killed and is still there: the system holds it", file=sys.stderr)
 
 
 def _how_far(finished: int, failed: int, left: int, seconds: Sequence[float], jobs: int) -> str:
@@ -161,13 +191,6 @@ def _start(run: PlannedRun, folder: Path, accelerate: Path | None, *, shows: boo
     """Start one run under its resolved configuration; its output goes to the terminal or to a log."""
     file = folder / "configs" / f"{run.config.name}.yaml"
     write_atomic(file, [dump_config(run.config).encode()])
-    command = command_of(file, accelerate)
-    if shows:
-        print(f"== {run.config.name}: started", flush=True)
-        return _Running(run, subprocess.Popen(command), time.monotonic(), None)
-    log_path = folder / "logs" / f"{run.config.name}.log"
-    log_path.parent.mkdir(parents=True, exist_ok=True)
-    print(f"== {run.config.name}: started, see {log_path}", flush=True)
-    log = log_path.open("ab")
-    process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=os.environ)
-    return _Running(run, process, time.monotonic(), log)
+    log = None if shows else folder / "logs" / f"{run.config.name}.log"
+    print(f"== {run.config.name}: started{'' if log is None else f', see {log}'}", flush=True)
+    return _Running(run, RunProcess(command_of(file, accelerate), log=log, traces=[run.run_dir]))

@@ -11,10 +11,14 @@ Works with decoders that rotate positions (Llama, Qwen2, Qwen3, SmolLM2, ...), p
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface, PreTrainedModel
 from transformers.integrations.sdpa_attention import repeat_kv
@@ -24,7 +28,8 @@ from provgym.trainers.prefix_tree import PackedRows, pack_rows
 _NAME = "provgym_shared_prefix"
 _KEY = "packed_rows"  # the keyword under which the layout travels through the model to its attention layers
 _IMPLEMENTATIONS = ("sdpa", "eager")
-_TOLERANCE = 1e-3  # nats, of the check at the start; float32 rounding is below 1e-5, bfloat16 has its own
+_TOLERANCE = 1e-3  # nats, of the check at the start, in float32, whose rounding is below 1e-5
+_ERROR_FACTOR = 3.0  # the check's in the model's own type: times the error that separate rows have there
 
 
 def segment_attention(
@@ -188,33 +193,86 @@ class SharedPrefix:
     def check(self, model: PreTrainedModel) -> None:
         """Compare with TRL's way on four short rows that share six tokens and part at the seventh and ninth.
 
+        Rounding in half precision would hide an error of the layout, so the two ways are compared in float32: on a copy
+        in host memory (4 bytes per parameter and process, for the moment of the check) if the model has another
+        type. The model's own type is measured against that float32 reference: shared prefixes may be as far from it
+        as separate rows are, and a little further.
+
+        It finds layers that see what they should not, or at other positions: any difference of a thousandth of a nat
+        in float32. It cannot find what eleven tokens do not show (a window or a scaling of positions that begins
+        later), what only gradients show, what a kernel gets wrong by less than its own rounding, or what another
+        layout of rows would show; and it says nothing of training mode.
+
         Raises:
             ValueError: If log-probabilities differ by more than rounding explains.
         """
+        was_training = model.training
+        model.eval()
+        try:
+            packed, plain = self._both_ways(model, model)
+            exact_packed, exact = packed, plain
+            if self._dtype != torch.float32:
+                exact_packed, exact = self._both_ways(model, _Float32Copy(model))
+        finally:
+            model.train(was_training)
+        gap = float((exact_packed - exact).abs().max())
+        if not gap <= _TOLERANCE:
+            raise ValueError(
+                self._differs(model, f"{gap:.3g} nats from those of separate rows, at most {_TOLERANCE:g}")
+            )
+        if self._dtype == torch.float32:
+            return
+        error, usual = (float((found.float().cpu() - exact.cpu()).square().mean().sqrt()) for found in (packed, plain))
+        bound = _ERROR_FACTOR * usual + torch.finfo(self._dtype).eps
+        if not error <= bound:
+            name = str(self._dtype).removeprefix("torch.")
+            raise ValueError(
+                self._differs(
+                    model,
+                    f"{error:.3g} nats (root mean square) in {name} from a float32 reference, separate rows by "
+                    f"{usual:.3g}, at most {bound:.3g}",
+                )
+            )
+
+    def _both_ways(self, model: PreTrainedModel, called: nn.Module) -> tuple[Tensor, Tensor]:
+        """Return the check's wanted log-probabilities, packed and from separate rows, both (S,)."""
         base: Any = base_of(model)
-        weight: Tensor = base.get_input_embeddings().weight  # (V, d)
-        vocabulary, device = weight.shape[0], weight.device
+        vocabulary = base.get_input_embeddings().weight.shape[0]
+        device = "cpu" if isinstance(called, _Float32Copy) else base.get_input_embeddings().weight.device
         ids = torch.arange(44, device=device).reshape(4, 11) % vocabulary  # (4, 11)
         ids[:, :6] = ids[0, :6]
         ids[:2, :8] = ids[0, :8]
         ones = torch.ones_like(ids)
         rows = pack_rows(ids[:, :4], ones[:, :4], ids[:, 4:], ones[:, 4:], ones[:, 4:], shortest_shared=1)
-        was_training = model.training
-        model.eval()
-        try:
-            packed, _ = self(model, rows)
-            call: Any = model
-            plain = call(input_ids=ids, attention_mask=ones, labels=ids, fused_lm_head=True).log_probs[:, 3:]  # (4, 7)
-        finally:
-            model.train(was_training)
-        gap = float((packed - plain[rows.rows, rows.columns]).abs().max())
-        bound = _TOLERANCE if self._dtype == torch.float32 else 0.25
-        if not gap <= bound:
-            raise ValueError(
-                f"shared prefixes cannot be computed: model type {base.config.model_type!r} gives "
-                f"log-probabilities that differ by {gap:.3g} nats from those of separate rows, at most {bound:g} is "
-                "expected; set optim.shared_prefix to 'off'"
-            )
+        packed, _ = self(called, rows)
+        plain = called(input_ids=ids, attention_mask=ones, labels=ids, fused_lm_head=True).log_probs[:, 3:]  # (4, 7)
+        return packed, plain[rows.rows, rows.columns]
+
+    @staticmethod
+    def _differs(model: PreTrainedModel, how: str) -> str:
+        return (
+            f"shared prefixes cannot be computed: model type {base_of(model).config.model_type!r} gives "
+            f"log-probabilities that differ by {how} is expected; set optim.shared_prefix to 'off'"
+        )
+
+
+class _Float32Copy(nn.Module):
+    """A model's float32 copy in host memory: the same modules and hooks, called with other tensors."""
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        super().__init__()
+        self._call: Callable[..., Any] = partial(functional_call, model, _in_float32(model), ())
+
+    def forward(self, **inputs: Any) -> Any:
+        return self._call(inputs)
+
+
+def _in_float32(model: nn.Module) -> dict[str, Tensor]:
+    tensors = itertools.chain(model.named_parameters(), model.named_buffers())
+    return {
+        name: tensor.detach().to("cpu", torch.float32 if tensor.is_floating_point() else tensor.dtype)
+        for name, tensor in tensors
+    }
 
 
 def spread(values: Tensor, rows: PackedRows, background: Tensor) -> Tensor:

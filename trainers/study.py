@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
-import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,18 +18,25 @@ from typing import Any
 
 from provgym.eval.forest_plot import plot_forest
 from provgym.eval.metrics import HEADLINE
-from provgym.eval.problems import one_line
 from provgym.eval.run_files import write_atomic, write_json_atomic
 from provgym.eval.table import print_tables
 from provgym.eval.walk_config import config_hash
-from provgym.trainers.config_file import ConfigError, dump_config, parse_overrides
+from provgym.generators.writable_folder import check_writable
+from provgym.trainers.config_file import dump_config, parse_overrides
+from provgym.trainers.grid_arguments import (
+    OK,
+    exit_status_of,
+    grid_options,
+    names_in,
+    new_parser,
+    say_what_failed,
+    seeds_in,
+)
 from provgym.trainers.run_grid import PlannedRun, run_missing
-from provgym.trainers.study_config import StudyConfig, load_study
-from provgym.trainers.study_plan import Cell, describe_plan, plan_study, reuse_finished
+from provgym.trainers.study_config import load_study
+from provgym.trainers.study_plan import describe_plan, plan_study, reuse_finished
 from provgym.trainers.study_results import StudyResult, collect
 from provgym.trainers.study_tables import GROUPS, study_tables
-
-OK, FAILED, REFUSED, INTERRUPTED = 0, 1, 2, 130
 
 
 def write_study(result: StudyResult, failed: Sequence[PlannedRun] = ()) -> None:
@@ -79,69 +85,33 @@ def study_hash(result: StudyResult) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Read the command line and run; returns the exit status: 0, 1 if a run failed, 2 if refused, 130 interrupted."""
-    parser = argparse.ArgumentParser(
-        prog="provgym study",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        epilog="example: provgym study --config configs/studies/papt-ablations.yaml --dry-run",
-        allow_abbrev=False,
-    )
+    example = "provgym study --config configs/studies/papt-ablations.yaml --dry-run"
+    parser = new_parser("provgym study", __doc__, example)
     parser.add_argument("--config", required=True, type=Path, help="YAML file of a study")
     parser.add_argument("--arms", default="", help="only these arms, by commas; the reference is always among them")
     parser.add_argument("--seeds", default="", help="in place of the file's, by commas")
-    parser.add_argument("--jobs", type=int, default=1, help="runs at a time")
-    parser.add_argument("--accelerate", type=Path, default=None, help="accelerate file to launch each run with")
     parser.add_argument("--reuse", type=Path, action="append", default=[], help="folder of finished runs; repeatable")
     parser.add_argument("--dry-run", action="store_true", help="say what would run, and stop")
     known, overrides = parser.parse_known_args(arguments)
-    try:
-        return _run_study(known, overrides)
-    except (ConfigError, OSError, ValueError) as error:
-        if os.environ.get("PROVGYM_DEBUG"):
-            raise
-        print(f"error: {one_line(error)}", file=sys.stderr)
-        return REFUSED
-    except KeyboardInterrupt:
-        print("\ninterrupted; the same command goes on with what is missing", file=sys.stderr)
-        return INTERRUPTED
+    return exit_status_of(lambda: _run_study(known, overrides))
 
 
 def _run_study(known: argparse.Namespace, overrides: Sequence[str]) -> int:
-    if known.jobs < 1:
-        raise ConfigError(f"--jobs {known.jobs} must be >= 1")
-    if known.accelerate is not None and not known.accelerate.is_file():
-        raise ConfigError(f"--accelerate {known.accelerate} does not exist; there are files in configs/accelerate")
-    try:
-        seeds = [int(seed) for seed in known.seeds.split(",") if seed]
-    except ValueError as error:
-        raise ConfigError(f"--seeds {known.seeds!r} must be whole numbers by commas, such as 42,43") from error
-    arms = [arm for arm in known.arms.split(",") if arm]
-    for option, text, values in (("--seeds", known.seeds, seeds), ("--arms", known.arms, arms)):
-        if text and not values:
-            raise ConfigError(f"{option} {text!r} names nothing; leave it out, and all of the file's are taken")
-    study = load_study(known.config, seeds=seeds, arms=arms)
+    options = grid_options(known)
+    way_out = "leave it out, and all of the file's are taken"
+    seeds = seeds_in(known.seeds, way_out)
+    study = load_study(known.config, seeds=seeds, arms=names_in("--arms", known.arms, way_out))
     cells = reuse_finished(plan_study(study, known.config, parse_overrides(overrides)), known.reuse)
     if known.dry_run:
-        print("\n".join(describe_plan(cells, known.jobs)))
+        print("\n".join(describe_plan(cells, options.jobs)))
         return OK
+    check_writable(study.folder, "runs_dir")
     write_atomic(study.folder / "study.yaml", [dump_config(study).encode()])
-    return _run_cells(study, cells, jobs=known.jobs, accelerate=known.accelerate)
-
-
-def _run_cells(study: StudyConfig, cells: Sequence[Cell], *, jobs: int, accelerate: Path | None) -> int:
     # Seed by seed: after the first seed every arm has a figure, and a study cut short is a whole one of fewer seeds.
     runs = [cell.runs[place] for place in range(len(study.seeds)) for cell in cells]
-    failed = run_missing(runs, study.folder, jobs=jobs, accelerate=accelerate)
+    failed = run_missing(runs, study.folder, jobs=options.jobs, accelerate=options.accelerate, stall_s=options.stall_s)
     write_study(collect(study, cells), failed)
-    if not failed:
-        return OK
-    names = ", ".join(run.config.name for run in failed)
-    print(
-        f"error: {len(failed)} of {len(runs)} runs failed ({names}); the finished ones are kept. See above, or "
-        f"{study.folder}/logs, and give the same command again",
-        file=sys.stderr,
-    )
-    return FAILED
+    return say_what_failed(failed, len(runs), study.folder)
 
 
 def _notes(result: StudyResult, failed: Sequence[PlannedRun]) -> list[str]:

@@ -108,6 +108,11 @@ class Tracker:
             rows = [_episode_row(step, e, r) for e, r in zip(episodes, rewards, strict=True)]
             self._mirror.log_table(step, "episodes", EPISODE_COLUMNS, rows)
 
+    def log_pictures(self, step: int, pictures: Mapping[str, Path]) -> None:
+        """Log picture files in W&B under their names, unless they are there already."""
+        if self._mirror is not None:
+            self._mirror.log_pictures(step, pictures)
+
     def __enter__(self) -> Self:
         return self
 

@@ -113,6 +113,13 @@ class WandbMirror:
         if step > self.mirrored_through:
             self._run.log({name: wandb.Table(columns=list(columns), data=[list(r) for r in data]), STEP_KEY: step})
 
+    def log_pictures(self, step: int, pictures: Mapping[str, Path]) -> None:
+        """Log picture files, unless they are in W&B already."""
+        import wandb
+
+        if step > self.mirrored_through:
+            self._run.log({**{name: wandb.Image(str(path)) for name, path in pictures.items()}, STEP_KEY: step})
+
     def finish(self, *, failed: bool) -> None:
         """End the segment; from now on its steps count as being in W&B."""
         self._run.finish(exit_code=int(failed))

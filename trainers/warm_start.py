@@ -33,6 +33,7 @@ from provgym.generators.graphecho import BaseClaim, GraphEcho
 from provgym.generators.scripted import naive_walker, start_episode
 from provgym.generators.seeds import Purpose, derive_rng, derive_seed
 from provgym.generators.tiny import PAD, TinyDialogue, build_model, build_tokenizer, vocabulary
+from provgym.generators.writable_folder import check_writable
 from provgym.rewards.outcome import Judgement, Verdict
 from provgym.trainers.cloning import walked_turns
 from provgym.trainers.papt_config import Strict
@@ -258,7 +259,11 @@ def warm_start(config: WarmStartConfig, on_step: Callable[[int, int, float, floa
 
     Returns:
         The folder, ``config.out``.
+
+    Raises:
+        OSError: If that folder cannot be written; it is asked about first.
     """
+    check_writable(config.out, "--out")
     tokenizer = build_tokenizer()
     dialogue = TinyDialogue(tokenizer)
     model = build_model(

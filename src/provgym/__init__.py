@@ -18,6 +18,10 @@ __version__ = "0.1.0"
 _ENTRY_POINTS: Final = {
     "provgym/GraphWalkText-v0": ("provgym.envs.walk_text:GraphWalkTextEnv", "provgym.envs.vector:make_text_vec"),
     "provgym/GraphWalk-v0": ("provgym.envs.walk_discrete:GraphWalkEnv", "provgym.envs.vector:make_array_vec"),
+    "provgym/TopologyBuild-v0": (
+        "provgym.envs.topology_build:TopologyBuildEnv",
+        "provgym.envs.topology_build:make_build_vec",
+    ),
 }
 """Id to the environment, and to what ``gymnasium.make_vec`` makes unless it is told a mode."""
 

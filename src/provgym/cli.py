@@ -12,16 +12,26 @@ import typer
 from provgym.cli_eval import eval_app
 from provgym.cli_group import checked, names_of, new_group
 from provgym.cli_judge import add_judge
+from provgym.cli_kgat import add_kgat
+from provgym.cli_knowledge import add_knowledge
 from provgym.cli_report import add_report
 from provgym.cli_study import add_study
+from provgym.cli_topology import add_topology
+from provgym.cli_topology_run import run_app
+from provgym.cli_topology_stored import add_topology_stored
 
 app = new_group("Train and evaluate evidence-first agents.")
-data_app = new_group("Make and check claim files.")
+data_app = new_group("Make and check claim files and knowledge graphs.")
 add_judge(eval_app)
+add_topology(eval_app)
+add_topology_stored(eval_app)
+add_kgat(app)
 add_study(app)
 add_report(app)
+add_knowledge(data_app)
 app.add_typer(eval_app, name="eval")
 app.add_typer(data_app, name="data")
+app.add_typer(run_app, name="run")
 
 _PASSED_ON = {"allow_extra_args": True, "ignore_unknown_options": True}
 ConfigFile = Annotated[Path, typer.Option("--config", help="YAML file.", show_default=False)]
@@ -58,6 +68,7 @@ def papt_seeds(
     variants: Annotated[str, typer.Option(help="Reward variants, by commas; none: the configuration's own.")] = "",
     jobs: Annotated[int, typer.Option(help="Runs at a time.")] = 1,
     accelerate: Annotated[Path | None, typer.Option(help="Accelerate file to launch each run with.")] = None,
+    stall_hours: Annotated[float, typer.Option(help="Hours without a trace after which a run is ended.")] = 6,
 ) -> None:
     """Train one configuration under several seeds and reward variants, and pool the results.
 
@@ -68,6 +79,7 @@ def papt_seeds(
 
     # With "=", a value that begins with "-" is a value too, and is refused in one line if it is none.
     words = [f"--config={config}", f"--seeds={seeds}", f"--variants={variants}", f"--jobs={jobs}"]
+    words += [f"--stall-hours={stall_hours}"]
     words += [] if accelerate is None else [f"--accelerate={accelerate}"]
     raise typer.Exit(main([*words, *context.args]))
 
@@ -141,7 +153,7 @@ def graphecho(
         out,
         seed,
         {"train": train, "dev": dev, "test": test},
-        names_of(conditions),
+        names_of(conditions, "--conditions"),
         general_draws,
         checked(ExportFormat, file_format, "--format"),
     )

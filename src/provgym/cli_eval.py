@@ -2,14 +2,43 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from provgym.cli_group import checked, names_of, new_group, progress_bars
+from provgym.cli_options import (
+    FILES,
+    Adapter,
+    ApiKeyEnv,
+    BaseUrl,
+    Claims,
+    DataSeed,
+    EndpointDir,
+    EndpointFile,
+    GeneralDraws,
+    Lenient,
+    Limit,
+    Mitigations,
+    ModelName,
+    Parquet,
+    Sampled,
+    Scifact,
+    Seed,
+    SourceLabelsName,
+    Split,
+    Temperature,
+    TimeoutS,
+    claims_of,
+    folder_for,
+    is_first_process,
+    refuse_if_unscored,
+    show_report,
+    temperature_of,
+    what_was_given,
+)
 
 if TYPE_CHECKING:
     from provgym.eval.walk_config import WalkEvalConfig
@@ -34,43 +63,37 @@ def walk(
             show_default=False,
         ),
     ],
-    claims: Annotated[
-        list[Path] | None, typer.Option(help="Claim file, instead of generated claims; repeatable.")
-    ] = None,
-    scifact: Annotated[Path | None, typer.Option(help="Folder with claims_dev.jsonl and corpus.jsonl.")] = None,
-    split: Annotated[str | None, typer.Option(help="train, dev or test; test unless given.")] = None,
+    claims: Claims = None,
+    scifact: Scifact = None,
+    split: Split = None,
     conditions: Annotated[str | None, typer.Option(help="Names by commas, such as C1,C3,1S5P; '' for none.")] = None,
-    general_draws: Annotated[int | None, typer.Option(help="General instances of each generated claim.")] = None,
-    mitigation: Annotated[list[str] | None, typer.Option(help="M0, M1, M2 or M3; repeatable.")] = None,
+    general_draws: GeneralDraws = None,
+    mitigation: Mitigations = None,
     budget: Annotated[list[int] | None, typer.Option(help="Walks allowed; repeatable.")] = None,
-    sampled: Annotated[bool, typer.Option("--sampled/--greedy", help="Sample, or take the likeliest token.")] = False,
-    temperature: Annotated[float | None, typer.Option(help="Of sampling; 1 unless given.")] = None,
+    sampled: Sampled = False,
+    temperature: Temperature = None,
     samples: Annotated[int | None, typer.Option(help="Episodes per instance, with --sampled.")] = None,
-    adapter: Annotated[Path | None, typer.Option(help="LoRA adapter for smollm2 or a Hugging Face model.")] = None,
-    base_url: Annotated[str | None, typer.Option(help="Of the endpoint, such as http://localhost:8000/v1.")] = None,
-    model: Annotated[str | None, typer.Option(help="Model name that the endpoint knows.")] = None,
-    api_key_env: Annotated[
-        str | None, typer.Option(help="Environment variable with the endpoint's key; none is sent without.")
-    ] = None,
-    timeout_s: Annotated[float | None, typer.Option(help="Seconds for one request to the endpoint; 60.")] = None,
-    endpoint_dir: Annotated[
-        Path | None, typer.Option(help="Folder of the endpoint's cache and ledger; runs/endpoint unless given.")
-    ] = None,
-    endpoint_file: Annotated[Path | None, typer.Option(help="YAML with more settings: docs/endpoints.md.")] = None,
+    adapter: Adapter = None,
+    base_url: BaseUrl = None,
+    model: ModelName = None,
+    api_key_env: ApiKeyEnv = None,
+    timeout_s: TimeoutS = None,
+    endpoint_dir: EndpointDir = None,
+    endpoint_file: EndpointFile = None,
     grammar: Annotated[str | None, typer.Option(help="json or tool_call, for language models.")] = None,
-    limit: Annotated[int | None, typer.Option(help="Only the first so many claims.")] = None,
+    limit: Limit = None,
     out: Annotated[Path | None, typer.Option(help="Folder of the results; runs/eval/HASH unless given.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Of presentation, sampling and intervals; 42 unless given.")] = None,
-    data_seed: Annotated[int | None, typer.Option(help="Of generated claims; the run's, or 42, unless given.")] = None,
+    seed: Seed = None,
+    data_seed: DataSeed = None,
     preview_ids: Annotated[str | None, typer.Option(help="shown, or visited: hide sources until visited.")] = None,
-    source_labels: Annotated[str | None, typer.Option(help="short, shuffled or real.")] = None,
+    source_labels: SourceLabelsName = None,
     moves: Annotated[str | None, typer.Option(help="labelled: name sources in every turn; or aliases.")] = None,
-    parquet: Annotated[bool, typer.Option("--parquet", help="Also write episodes.parquet.")] = False,
+    parquet: Parquet = False,
     max_rows: Annotated[
         int | None, typer.Option(help="Episodes played (requests sent) at once; 32 (16) unless given.")
     ] = None,
     max_length: Annotated[int | None, typer.Option(help="Longest episode in tokens.")] = None,
-    lenient: Annotated[bool, typer.Option("--lenient", help="Leave bad lines out and count them.")] = False,
+    lenient: Lenient = False,
 ) -> None:
     """Let policies walk held-out claims, and report accuracy, echoes, recall and more, with intervals.
 
@@ -83,7 +106,7 @@ def walk(
     degrees = temperature_of(temperature, sampled, samples)
     given = {
         "split": split,
-        "conditions": None if conditions is None else names_of(conditions),
+        "conditions": None if conditions is None else names_of(conditions, "--conditions"),
         "general_draws": general_draws,
         "mitigations": mitigation,
         "budgets": budget,
@@ -97,7 +120,7 @@ def walk(
     }
     runs = [run for text in policies if (run := run_config_of(text)) is not None]
     source = claims_of(claims, scifact, data_seed, lenient)
-    config = walk_eval_config(runs, source, {key: value for key, value in given.items() if value is not None})
+    config = walk_eval_config(runs, source, what_was_given(given))
     endpoint = (api_key_env, timeout_s, endpoint_dir, endpoint_file)
     options = PolicyOptions(adapter, base_url, model, degrees, max_rows, max_length, grammar, *endpoint)
     _evaluate_all(config, policies, options, out, parquet=parquet)
@@ -117,6 +140,7 @@ def rescore(
     from provgym.eval.run_files import write_json_atomic
     from provgym.eval.table import policy_table, print_tables
     from provgym.eval.walk import rescore as score_again
+    from provgym.generators.writable_folder import check_file_writable
     from provgym.rewards.papt import CountBasis, CoverageBasis
     from provgym.rewards.rubric import Variant, papt_rubric
 
@@ -126,8 +150,8 @@ def rescore(
         count_basis=checked(CountBasis, count_basis, "--count-basis"),
         coverage_basis=checked(CoverageBasis, coverage_basis, "--coverage-basis"),
     )
-    if out is not None and out.is_dir():
-        raise IsADirectoryError(f"--out {out} is a folder, expected a file; name one, such as {out / 'rescored.json'}")
+    if out is not None:
+        check_file_writable(out, "--out", such_as="rescored.json")
     summary = score_again(_stored_at(path), rubric)
     if not any(estimate.n for estimate in summary.metrics.values()):
         raise ValueError(f"{path}: no episode with a score, expected at least one; there is nothing to score again")
@@ -160,106 +184,26 @@ def _stored_at(path: Path) -> Path:
     raise FileNotFoundError(f"{path} holds no episodes.jsonl; {found}")
 
 
-def temperature_of(temperature: float | None, sampled: bool, samples: int | None) -> float:
-    """Return the temperature to play at: 0 is greedy.
-
-    Raises:
-        ValueError: If a temperature or a number of samples is asked for without sampling, or sampling at 0.
-    """
-    if not sampled:
-        if temperature is not None:
-            raise ValueError(f"--temperature {temperature} does nothing with greedy decoding; add --sampled")
-        if samples is not None and samples > 1:
-            raise ValueError(f"--samples {samples} would play one episode {samples} times; add --sampled")
-        return 0.0
-    if temperature == 0:
-        raise ValueError("--temperature 0 is greedy decoding, found --sampled beside it; leave both out")
-    return 1.0 if temperature is None else temperature
-
-
-def claims_of(
-    files: Sequence[Path] | None, scifact: Path | None, data_seed: int | None, lenient: bool
-) -> dict[str, Any] | None:
-    """Return where instances come from; None if nothing was said."""
-    given = (("--claims", files or None), ("--scifact", scifact), ("--data-seed", data_seed))
-    said = [name for name, value in given if value is not None]
-    if len(said) > 1:
-        raise ValueError(f"{' and '.join(said)} exclude each other; give one")
-    if lenient and not files and scifact is None:
-        raise ValueError("--lenient is about the lines of files, found neither --claims nor --scifact; leave it out")
-    mode = {"mode": "lenient"} if lenient else {}
-    if files:
-        return {"kind": "files", "paths": list(files), **mode}
-    if scifact is not None:
-        return {"kind": "scifact", "folder": scifact, **mode}
-    return None if data_seed is None else {"kind": "graphecho", "seed": data_seed}
-
-
 def _evaluate_all(
     config: WalkEvalConfig, policies: Sequence[str], options: PolicyOptions, out: Path | None, *, parquet: bool
 ) -> None:
     """Evaluate policies with progress bars and report on them; under a launcher, the first process speaks."""
-    from provgym.eval.table import print_tables
     from provgym.eval.walk_config import config_hash
     from provgym.eval.walk_policies import evaluate_policies
     from provgym.eval.walk_report import report_on, write_report
     from provgym.generators.policy_spec import policy_specs
 
-    is_first = os.environ.get("RANK", "0") == "0"
-    folder = folder_for(out, Path("runs") / "eval" / config_hash(config))
+    folder = folder_for(out, Path("runs") / "eval" / config_hash(config), options.endpoint_dir)
     specs = policy_specs(policies, options)  # all are checked before the first one plays
-    bars = progress_bars("episode", is_shown=is_first)
+    bars = progress_bars("episode", is_shown=is_first_process())
     results = evaluate_policies(config, specs, folder, parquet=parquet, on_progress=bars)
-    if not is_first:
+    if not is_first_process():
         return
     report = report_on(results)
-    for line in report.before:
-        typer.echo(line)
-    print_tables(report.tables)
-    for line in report.after:
-        typer.echo(f"note: {line}")
+    show_report(report)
     write_report(results, report, folder)
-    typer.echo(f"files: {folder}/ (report.md, plots/, POLICY/summary.json, POLICY/episodes.jsonl)")
+    typer.echo(f"files: {folder}/ ({FILES})")
     refuse_if_unscored(results)
-
-
-def folder_for(out: Path | None, default: Path) -> Path:
-    """Return the folder that holds one folder for each policy, checked before anything is loaded.
-
-    Raises:
-        ValueError: If it is a run's or a single policy's own folder, whose files would be mixed with the report's.
-        NotADirectoryError: If a file is in the way.
-    """
-    folder = default if out is None else out
-    for place in (folder, *folder.parents):
-        if place.exists() and not place.is_dir():
-            raise NotADirectoryError(f"--out {folder}: {place} is a file, expected a folder; name another one")
-    own = [name for name in ("config.yaml", "config.json", "checkpoints") if (folder / name).exists()]
-    if own:
-        raise ValueError(
-            f"--out {folder} is the folder of a run, a model or a single evaluation (it holds {own[0]}), expected one "
-            f"of its own; name another one, such as {folder / 'eval'}"
-        )
-    return folder
-
-
-def refuse_if_unscored(results: Mapping[str, Any]) -> None:
-    """Stop if a policy has episodes and all ended in an error: there is no figure to read.
-
-    Args:
-        results: Policy to result; its ``episodes`` tell how they ended.
-
-    Raises:
-        RuntimeError: If so; the first error is in the message.
-    """
-    from provgym.eval.metric_kinds import is_scored
-
-    for name, result in results.items():
-        if result.episodes and not any(is_scored(episode) for episode in result.episodes):
-            raise RuntimeError(
-                f"{name}: all {len(result.episodes)} episodes ended in an error, so nothing was measured; the first: "
-                f"{result.episodes[0].error}. Put that right and give the same command again: they are played anew"
-            )
 
 
 def _weights(words: Sequence[str]) -> dict[str, float]:

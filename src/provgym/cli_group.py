@@ -83,14 +83,20 @@ def checked(kind: Any, value: str, option: str) -> Any:
         raise ValueError(f"{option} {value!r}: {error.errors()[0]['msg']}") from error
 
 
-def names_of(text: str) -> list[str]:
-    """Return names that stand in one text, by commas.
+def names_of(text: str, option: str) -> list[str]:
+    """Return names that stand in one text, by commas; an empty text asks for none.
+
+    Raises:
+        ValueError: If there is a text, and no name in it; the message names the option.
 
     Example:
-        >>> names_of("C1, C2,"), names_of("")
+        >>> names_of("C1, C2,", "--conditions"), names_of("", "--conditions")
         (['C1', 'C2'], [])
     """
-    return [name for part in text.split(",") if (name := part.strip())]
+    names = [name for part in text.split(",") if (name := part.strip())]
+    if text and not names:
+        raise ValueError(f"{option} {text!r} names nothing, expected names by commas, or '' for none; correct it")
+    return names
 
 
 def progress_bars(unit: str, *, is_shown: bool) -> Callable[[str, int, int], None]:

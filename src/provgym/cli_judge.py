@@ -2,14 +2,42 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from provgym.cli_eval import claims_of, folder_for, refuse_if_unscored, temperature_of
 from provgym.cli_group import names_of, progress_bars
+from provgym.cli_options import (
+    FILES,
+    Adapter,
+    ApiKeyEnv,
+    BaseUrl,
+    Claims,
+    DataSeed,
+    EndpointDir,
+    EndpointFile,
+    GeneralDraws,
+    Lenient,
+    Limit,
+    Mitigations,
+    ModelName,
+    Parquet,
+    Sampled,
+    Scifact,
+    Seed,
+    SourceLabelsName,
+    Split,
+    Temperature,
+    TimeoutS,
+    claims_of,
+    folder_for,
+    is_first_process,
+    refuse_if_unscored,
+    show_report,
+    temperature_of,
+    what_was_given,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -43,47 +71,41 @@ def judge(
             show_default=False,
         ),
     ],
-    claims: Annotated[
-        list[Path] | None, typer.Option(help="Claim file, instead of generated claims; repeatable.")
-    ] = None,
-    scifact: Annotated[Path | None, typer.Option(help="Folder with claims_dev.jsonl and corpus.jsonl.")] = None,
-    split: Annotated[str | None, typer.Option(help="train, dev or test; test unless given.")] = None,
+    claims: Claims = None,
+    scifact: Scifact = None,
+    split: Split = None,
     conditions: Annotated[
         str | None,
-        typer.Option(help="Names by commas, such as C1,C3,2S6P; C1-C4, C2R, 1S1P, 1S5P, 5S5P unless given."),
+        typer.Option(help="Names by commas, such as C1,2S6P; '' for none; C1-C4, C2R, 1S1P, 1S5P, 5S5P unless given."),
     ] = None,
-    general_draws: Annotated[int | None, typer.Option(help="General instances of each generated claim.")] = None,
-    mitigation: Annotated[list[str] | None, typer.Option(help="M0, M1, M2 or M3; repeatable.")] = None,
-    sampled: Annotated[bool, typer.Option("--sampled/--greedy", help="Sample, or take the likeliest token.")] = False,
-    temperature: Annotated[float | None, typer.Option(help="Of sampling; 1 unless given.")] = None,
+    general_draws: GeneralDraws = None,
+    mitigation: Mitigations = None,
+    sampled: Sampled = False,
+    temperature: Temperature = None,
     samples: Annotated[int | None, typer.Option(help="Judgements per instance, with --sampled.")] = None,
-    adapter: Annotated[Path | None, typer.Option(help="LoRA adapter for smollm2 or a Hugging Face model.")] = None,
-    base_url: Annotated[str | None, typer.Option(help="Of the endpoint, such as http://localhost:8000/v1.")] = None,
-    model: Annotated[str | None, typer.Option(help="Model name that the endpoint knows.")] = None,
-    api_key_env: Annotated[
-        str | None, typer.Option(help="Environment variable with the endpoint's key; none is sent without.")
-    ] = None,
-    timeout_s: Annotated[float | None, typer.Option(help="Seconds for one request to the endpoint; 60.")] = None,
-    endpoint_dir: Annotated[
-        Path | None, typer.Option(help="Folder of the endpoint's cache and ledger; runs/endpoint unless given.")
-    ] = None,
-    endpoint_file: Annotated[Path | None, typer.Option(help="YAML with more settings: docs/endpoints.md.")] = None,
+    adapter: Adapter = None,
+    base_url: BaseUrl = None,
+    model: ModelName = None,
+    api_key_env: ApiKeyEnv = None,
+    timeout_s: TimeoutS = None,
+    endpoint_dir: EndpointDir = None,
+    endpoint_file: EndpointFile = None,
     grammar: Annotated[str | None, typer.Option(help="json, for language models that were trained otherwise.")] = None,
-    limit: Annotated[int | None, typer.Option(help="Only the first so many claims.")] = None,
+    limit: Limit = None,
     out: Annotated[Path | None, typer.Option(help="Folder of the results; runs/judge/HASH unless given.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Of presentation, sampling and intervals; 42 unless given.")] = None,
-    data_seed: Annotated[int | None, typer.Option(help="Of generated claims; the run's, or 42, unless given.")] = None,
-    source_labels: Annotated[str | None, typer.Option(help="short, shuffled or real.")] = None,
+    seed: Seed = None,
+    data_seed: DataSeed = None,
+    source_labels: SourceLabelsName = None,
     max_content_characters: Annotated[int | None, typer.Option(help="Longest piece of evidence; 2000.")] = None,
     max_prompt_characters: Annotated[
         int | None, typer.Option(help="Longest prompt; what is longer is cut at sentences, visibly; 16000.")
     ] = None,
-    parquet: Annotated[bool, typer.Option("--parquet", help="Also write episodes.parquet.")] = False,
+    parquet: Parquet = False,
     max_rows: Annotated[
         int | None, typer.Option(help="Judgements made (requests sent) at once; 32 (16) unless given.")
     ] = None,
     max_length: Annotated[int | None, typer.Option(help="Longest prompt with its answer, in tokens.")] = None,
-    lenient: Annotated[bool, typer.Option("--lenient", help="Leave bad lines out and count them.")] = False,
+    lenient: Lenient = False,
 ) -> None:
     """Let policies judge held-out claims from all their evidence at once: verdicts, counts, shifts, with intervals.
 
@@ -96,7 +118,7 @@ def judge(
     degrees = temperature_of(temperature, sampled, samples)
     given = {
         "split": split,
-        "conditions": None if conditions is None else names_of(conditions),
+        "conditions": None if conditions is None else names_of(conditions, "--conditions"),
         "general_draws": general_draws,
         "mitigations": mitigation,
         "source_labels": source_labels,
@@ -109,7 +131,7 @@ def judge(
     }
     runs = [run for text in policies if (run := run_config_of(text)) is not None]
     source = claims_of(claims, scifact, data_seed, lenient)
-    config = judge_eval_config(runs, source, {key: value for key, value in given.items() if value is not None})
+    config = judge_eval_config(runs, source, what_was_given(given))
     endpoint = (api_key_env, timeout_s, endpoint_dir, endpoint_file)
     options = PolicyOptions(adapter, base_url, model, degrees, max_rows, max_length, grammar, *endpoint)
     _judge_all(config, policies, options, out, parquet=parquet)
@@ -121,23 +143,16 @@ def _judge_all(
     """Evaluate judges with progress bars and report on them; under a launcher, the first process speaks."""
     from provgym.eval.judge_policies import evaluate_judges, judges_named
     from provgym.eval.judge_report import report_on_judges, write_judge_report
-    from provgym.eval.table import print_tables
     from provgym.eval.walk_config import config_hash
 
-    is_first = os.environ.get("RANK", "0") == "0"
-    folder = folder_for(out, Path("runs") / "judge" / config_hash(config))
+    folder = folder_for(out, Path("runs") / "judge" / config_hash(config), options.endpoint_dir)
     judges = judges_named(policies, options)  # all are checked before the first one judges
-    results = evaluate_judges(
-        config, judges, folder, parquet=parquet, on_progress=progress_bars("judgement", is_shown=is_first)
-    )
-    if not is_first:
+    bars = progress_bars("judgement", is_shown=is_first_process())
+    results = evaluate_judges(config, judges, folder, parquet=parquet, on_progress=bars)
+    if not is_first_process():
         return
     report = report_on_judges(results)
-    for line in report.before:
-        typer.echo(line)
-    print_tables(report.tables)
-    for line in report.after:
-        typer.echo(f"note: {line}")
+    show_report(report)
     write_judge_report(results, report, folder)
-    typer.echo(f"files: {folder}/ (report.md, plots/, POLICY/summary.json, POLICY/episodes.jsonl)")
+    typer.echo(f"files: {folder}/ ({FILES})")
     refuse_if_unscored(results)

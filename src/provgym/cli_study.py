@@ -25,6 +25,7 @@ def study(
     seeds: Annotated[str, typer.Option(help="In place of the file's, by commas.")] = "",
     jobs: Annotated[int, typer.Option(help="Runs at a time.")] = 1,
     accelerate: Annotated[Path | None, typer.Option(help="Accelerate file to launch each run with.")] = None,
+    stall_hours: Annotated[float, typer.Option(help="Hours without a trace after which a run is ended.")] = 6,
     reuse: Annotated[
         list[Path] | None, typer.Option(help="Folder of run folders: finished ones of the same training count.")
     ] = None,
@@ -40,6 +41,7 @@ def study(
 
     # With "=", a value that begins with "-" is a value too, and is refused in one line if it is none.
     words = [f"--config={config}", f"--arms={arms}", f"--seeds={seeds}", f"--jobs={jobs}"]
+    words += [f"--stall-hours={stall_hours}"]
     words += [] if accelerate is None else [f"--accelerate={accelerate}"]
     words += [f"--reuse={folder}" for folder in reuse or []]
     words += ["--dry-run"] if dry_run else []

@@ -46,9 +46,11 @@ FIGURES: Mapping[str, tuple[str, str]] = {
     "env_step_growth": ("env", "<= 2"),
     "evaluation_episodes_per_s": ("evaluation", "higher"),
     "evaluation_speedup_vs_one_by_one": ("evaluation", "higher"),
+    "topology_share_of_serial": ("topology", "<= 0.367"),
     "shared_prefix_speedup": ("prefix-tiny", "higher"),
     "shared_prefix_speedup_long": ("prefix-long", ">= 2"),
     "shared_prefix_share_of_bound": ("prefix-long", ">= 0.8"),
+    "kgat_decode_speedup": ("kgat-decode", ">= 20"),
 }
 PARTS = tuple(dict.fromkeys(part for part, _ in FIGURES.values()))
 VERSIONS = ("provgym", "torch", "transformers", "trl", "peft", "accelerate", "gymnasium", "numpy")
@@ -69,6 +71,11 @@ class Report:
             found = measure_envs()
             return {name: found[name] for name in ("env_steps_vs_cartpole", "env_step_growth")}, dict(found)
         suffix = "" if policy == "tiny" else f"_{policy}"
+        if kind == "topology":
+            from tests.benchmarks.bench_topology_runtime import measure as measure_topology  # imports TRL
+
+            found = measure_topology(on_run=self._on_play)
+            return {"topology_share_of_serial": found["share_of_serial"]}, found
         if kind == "evaluation":
             from tests.benchmarks.bench_evaluation import measure as measure_evaluation  # imports TRL
 
@@ -80,6 +87,11 @@ class Report:
             found = measure_prefix(policy, on_pass=self._on_play)
             share = {"shared_prefix_share_of_bound": found["share_of_bound"]} if policy == "long" else {}
             return {f"shared_prefix_speedup{suffix}": found["speedup"], **share}, found
+        if part == "kgat-decode":
+            from tests.benchmarks.bench_kgat_decode import measure as measure_decode
+
+            found = measure_decode(on_play=self._on_play)
+            return {"kgat_decode_speedup": found["speedup"]}, found
         if kind == "rollout":
             from tests.benchmarks.bench_rollout import measure as measure_rollout  # imports TRL
 

@@ -23,9 +23,11 @@ NAMES = {
     "env_step_growth",
     "evaluation_episodes_per_s",
     "evaluation_speedup_vs_one_by_one",
+    "topology_share_of_serial",
     "shared_prefix_speedup",
     "shared_prefix_speedup_long",
     "shared_prefix_share_of_bound",
+    "kgat_decode_speedup",
 }
 
 

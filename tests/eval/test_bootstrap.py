@@ -201,6 +201,23 @@ def test_mitigations_can_be_compared_and_errors_are_left_out(make_episode: Make)
     assert (found.difference.value, found.difference.n, found.left_out) == (0.0, 3, 1)
 
 
+def test_n_of_a_difference_by_hand(make_episode: Make) -> None:
+    """Six pairs, one with an error. Accuracy scores all five others; the Brier score those with a judgement.
+
+    First policy: judgements on c1 to c3. Second: on c3 to c5 and c2. So n is 5, and 3 for Brier, the smaller side's
+    own, though only c2 and c3 are judged by both.
+    """
+    a = [make_episode(f"c{i}", answer="MIXED" if i in (1, 2, 3) else None) for i in range(6)]
+    b = [make_episode(f"c{i}", answer="MIXED" if i in (2, 3, 4, 5) else None) for i in range(1, 6)]
+    b.insert(0, make_episode("c0", ending="error", answer=None))
+    accuracy, brier = (paired_difference(a, b, METRICS[name]).difference for name in ("accuracy", "brier"))
+    assert accuracy.n == 5
+    assert accuracy.value == pytest.approx(3 / 5 - 4 / 5)
+    assert brier.n == 3
+    crossed = crossed_difference([a, a], [b, b], METRICS["brier"])
+    assert crossed.overall.n == 6, "over two seeds"
+
+
 def test_default_number_of_resamples() -> None:
     assert DEFAULT_RESAMPLES == 2_000
 

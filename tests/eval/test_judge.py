@@ -103,6 +103,15 @@ def test_an_error_is_never_a_wrong_answer(flaky: Any, tmp_path: Path) -> None:
     assert again.summary.coverage.share == 1.0
 
 
+def test_a_judge_without_a_single_judgement_is_named(tmp_path: Path) -> None:
+    """Under each mitigation apart."""
+    config = CONFIG.model_copy(update={"conditions": ("C1",), "general_draws": 0, "mitigations": ("M0", "M1")})
+    result = evaluate_judge(config, ScriptedPolicy("silent", lambda env, rng: "no idea"), tmp_path)
+    assert [note[:44] for note in result.notes] == [
+        f"{name}: not one of 5 scored episodes ends with a "[:44] for name in ("M0", "M1")
+    ]
+
+
 def test_a_folder_belongs_to_one_evaluation(whole: JudgeResult) -> None:
     other = CONFIG.model_copy(update={"seed": 43})
     with pytest.raises(ValueError, match=r"config_hash .* choose another folder"):

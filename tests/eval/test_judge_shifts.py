@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from provgym.eval.judge_config import JudgeEvalConfig, build_judge_tasks, load_judge_instances
+from provgym.eval.judge_config import JudgeEvalConfig, build_judge_tasks
 from provgym.eval.judge_metrics import JUDGE_METRICS, groups_of, split_by_group
 from provgym.eval.judge_shifts import SHIFTS, Shift, ShiftKind, measure_shift, shifts_of
 from provgym.eval.metrics import compute
-from provgym.eval.walk_config import GraphEchoClaims
+from provgym.eval.walk_config import GraphEchoClaims, load_instances
 from provgym.generators.episode import Episode, Tokens
 from provgym.generators.judge_scripted import constant_judge
 from provgym.generators.scripted import ScriptedPolicy, Walker, echo_avoiding_oracle, naive_path_counter
@@ -28,7 +28,7 @@ COUNT = next(kind for kind in SHIFTS if kind.name == "support_count_shift_1s5p_5
 
 
 def shifts_by_mitigation(walker: Walker) -> dict[str, dict[str, Shift]]:
-    tasks = build_judge_tasks(CONFIG, load_judge_instances(CONFIG).instances)
+    tasks = build_judge_tasks(CONFIG, load_instances(CONFIG).instances)
     episodes = ScriptedPolicy("judge", walker).play(tasks)
     return {m: shifts_of([e for e in episodes if e.mitigation == m], resamples=50) for m in CONFIG.mitigations}
 

@@ -271,7 +271,7 @@ def test_a_broken_summary_names_its_file(hostile: Path, broken: dict[str, Any]) 
     [
         (["nowhere"], "does not exist"),
         (["RUN", "--max-walks", "0"], "max_walks=0 must be >= 1"),
-        (["RUN", "--out", "FOLDER"], "is a folder; name the file to write"),
+        (["RUN", "--out", "FOLDER"], "is a folder, expected a file; name one"),
     ],
 )
 def test_a_wrong_request_is_one_line(training: Path, tmp_path: Path, words: list[str], message: str) -> None:

@@ -9,7 +9,9 @@ import pytest
 import yaml
 from tests.eval.report_runs import write_hostile_run, write_training_run
 
+from provgym.eval.report_credit import objectives_of
 from provgym.eval.report_source import read_source
+from provgym.eval.report_walks import collect_walks
 from provgym.generators.json_lines import BadFileError
 
 
@@ -86,6 +88,19 @@ def test_an_evaluation_that_has_not_finished(evaluation: Path) -> None:
     (evaluation / "p1" / "summary.json").unlink()
     with pytest.raises(FileNotFoundError, match="has not finished"):
         read_source(evaluation)
+
+
+@pytest.mark.parametrize("kept", [0, 2])
+def test_episodes_that_are_not_those_of_the_summary_are_named(evaluation: Path, kept: int) -> None:
+    """An emptied or cut file is the cause, and neither the policies nor the claims: file, found, expected, way out."""
+    path = evaluation / "p1" / "episodes.jsonl"
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join(lines[:kept]))
+    expected = rf"p1/episodes.jsonl: found {kept} episodes, expected the 4 that .*p1/summary.json counts: .* again"
+    for folder in (evaluation, evaluation / "p1"):
+        source = read_source(folder)
+        with pytest.raises(BadFileError, match=expected):
+            collect_walks(source, objectives_of([])[0])
 
 
 def test_policies_of_different_tasks_are_not_put_side_by_side(evaluation: Path) -> None:

@@ -28,6 +28,7 @@ from provgym.generators.baseline_walkers import random_walker
 from provgym.generators.episode import Episode, EpisodeTask
 from provgym.generators.scripted import ScriptedPolicy, naive_walker
 from provgym.rewards.outcome import Verdict
+from provgym.rewards.papt import count_term
 from provgym.rewards.rubric import papt_rubric
 
 Make = Callable[..., Episode]
@@ -194,12 +195,41 @@ def test_credits_add_up_to_the_reward_under_every_objective(walker: Any) -> None
 
 
 def test_an_objective_that_depends_on_more_is_named_not_guessed() -> None:
-    phases = [{"steps": 3, "weights": {"nonsense": 1.0}}, {"steps": 4, "weights_to": {"cost": 0.0}}]
+    phases: list[dict[str, Any]] = [
+        {"steps": 3, "weights": {"nonsense": 1.0}},
+        {"steps": 4, "shaping": {"weight": 0.5}},
+        {"steps": 2, "weights_to": {"nonsense": 1.0}},
+    ]
     objectives, notes = objectives_of(phases)
     assert len(objectives) == 1
     assert "phase 1" in notes[0]
     assert "nonsense" in notes[0]
-    assert "depends on weights_to" in notes[1]
+    assert "depends on shaping" in notes[1]
+    assert "phase 3, steps 8–9: its objective is not offered" in notes[2]
+
+
+def test_a_phase_whose_weights_change_offers_its_first_and_its_last_objective() -> None:
+    """By hand: cost and echo move, coverage stays at its own weight, the variant and the bases hold for both."""
+    phase = {
+        "steps": 5,
+        "variant": "no_echo",
+        "weights": {"coverage": 1.2, "cost": 0.0},
+        "weights_to": {"cost": -0.2, "echo": -1.0, "count": 0.8},
+        "count_basis": "available",
+    }
+    objectives, notes = objectives_of([{"steps": 3}, phase])
+    assert notes == []
+    assert [o.name for o in objectives[2:]] == [
+        "training phase 2, steps 4–8, weights of its first step",
+        "training phase 2, steps 4–8, weights of its last step",
+    ]
+    first, last = (o.rubric.weights for o in objectives[2:])
+    shared = {"verdict": 1.0, "coverage": 1.2, "echo": 0.0, "illegal": 0.0}
+    assert first == {**shared, "count": 0.4, "cost": 0.0}
+    assert last == {**shared, "count": 0.8, "cost": -0.2}
+    two_sources = play(task_of(instance_of()), naive_walker()).outcome
+    for objective in objectives[2:]:
+        assert objective.rubric.score(two_sources).terms["count"] == count_term(two_sources, basis="available")
 
 
 def test_an_error_is_not_scored(make_episode: Make) -> None:

@@ -16,6 +16,7 @@ import yaml
 
 from provgym.eval.episode_store import read_episodes, to_line
 from provgym.eval.estimate import Estimate
+from provgym.eval.finished import unanswered_note
 from provgym.eval.metrics import HEADLINE
 from provgym.eval.walk import evaluate, rescore
 from provgym.eval.walk_config import GraphEchoClaims, ScifactClaims, WalkEvalConfig, episode_key
@@ -181,6 +182,25 @@ def test_errors_are_counted_never_scored_and_played_again(flaky: Any, tmp_path: 
     healed = evaluate(config, retry, tmp_path, plots=False)
     assert len(retry.played) == 2
     assert (healed.metrics["accuracy"].n, healed.summary.coverage.errors) == (10, 0)
+
+
+def silent(env: Any, rng: Any) -> str:
+    """A policy that stops with something that is no judgement."""
+    return "stop, I think"
+
+
+def test_a_policy_without_a_single_judgement_is_named(tmp_path: Path, make_episode: Any) -> None:
+    """Accuracy 0 of a policy that writes what nobody can read says nothing of how it judges."""
+    result = evaluate(CONFIG, ScriptedPolicy("silent", silent), tmp_path)
+    scored = len(result.episodes)
+    (note,) = result.notes
+    assert note.startswith(f"not one of {scored} scored episodes ends with a judgement (")
+    assert note in json.loads((tmp_path / "summary.json").read_text())["notes"]
+    answered, invalid = make_episode(), make_episode("c1", answer=None)
+    truncated, error = make_episode("c2", answer=None, ending="truncated"), make_episode(answer=None, ending="error")
+    assert unanswered_note([answered, invalid]) == unanswered_note([error]) == unanswered_note([]) == ()
+    (mixed,) = unanswered_note([invalid, truncated, truncated, error])
+    assert "not one of 3 scored episodes ends with a judgement (1 invalid, 2 truncated)" in mixed
 
 
 def test_nothing_to_play_is_not_available(tmp_path: Path) -> None:

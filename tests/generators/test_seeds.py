@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from provgym.generators.graphecho import GraphEcho
-from provgym.generators.seeds import SPLIT_NUMBERS, Purpose, derive_rng, derive_seed
+from provgym.generators.seeds import SPLIT_NUMBERS, Purpose, derive_rng, derive_seed, text_key
 
 KEYS = st.lists(st.integers(0, 2**40), max_size=4).map(tuple)
 
@@ -20,9 +20,22 @@ def test_a_seed_is_numpy_s_own_of_the_whole_key() -> None:
 
 def test_purposes_and_splits_keep_their_numbers() -> None:
     """They are part of stored data: a renumbered purpose would change every data set."""
-    assert [purpose.value for purpose in Purpose] == list(range(1, len(Purpose) + 1))
-    assert Purpose.CLAIMS.value == 1
-    assert Purpose.SAMPLING.value == 4
+    assert {purpose.name: purpose.value for purpose in Purpose} == {
+        "CLAIMS": 1,
+        "CONDITION": 2,
+        "PRESENTATION": 3,
+        "SAMPLING": 4,
+        "TRAINING_MIX": 5,
+        "BOOTSTRAP": 6,
+        "SCRIPTED": 7,
+        "INITIALISATION": 8,
+        "CLONING": 9,
+        "RETRIEVAL": 10,
+        "EVIDENCE": 11,
+        "BENCHMARK": 12,
+        "CANDIDATES": 14,
+        "TOPOLOGY_BATCHES": 15,
+    }
     assert SPLIT_NUMBERS == {"train": 0, "dev": 1, "test": 2}
 
 
@@ -77,3 +90,10 @@ def test_generation_neither_reads_nor_writes_global_generators() -> None:
     np.random.seed(2)  # noqa: NPY002
     other = GraphEcho.generate(3, {"test": 5}).instances("test", ["general"])
     assert [i.instance_id for i in one] == [i.instance_id for i in other]
+
+
+def test_a_text_s_part_of_a_key_is_the_same_in_every_process() -> None:
+    """Python's own hash of a text differs from process to process."""
+    assert text_key("") == 16_476_032_584_258_269_876
+    assert text_key("a") != text_key("b")
+    assert derive_seed(1, Purpose.RETRIEVAL, text_key("half \ud800 pair")) >= 0

@@ -212,3 +212,21 @@ def test_terms_and_weights_must_match_and_be_finite() -> None:
 def test_a_rubric_takes_other_terms() -> None:
     rubric = Rubric({"verdict": verdict_term, "walks": lambda o: float(o.walks)}, {"verdict": 2.0, "walks": -0.1})
     assert rubric.score(gold_walk(5, 1)).total == pytest.approx(2.0 - 0.6)
+
+
+@given(st.sets(st.sampled_from(sorted(PAPT_WEIGHTS))))
+def test_without_drops_weights_and_nothing_else(names: set[str]) -> None:
+    """What was taken out still shows its value; what is left and what was taken out sum to the whole."""
+    rubric, outcome = papt_rubric(), one_walk_then_mixed(5, 1)
+    rest = rubric.without(names)
+    assert rest.weights == {name: 0.0 if name in names else weight for name, weight in rubric.weights.items()}
+    assert rest.terms == rubric.terms
+    assert rest.score(outcome).terms == rubric.score(outcome).terms
+    taken = rubric.without(set(PAPT_WEIGHTS) - names)
+    assert rest.score(outcome).total + taken.score(outcome).total == pytest.approx(rubric.score(outcome).total)
+    assert rubric.weights["verdict"] == 1.0, "the rubric itself is as it was"
+
+
+def test_without_an_unknown_term_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"terms \['ecko'\] are unknown; the rubric has \['cost', 'count'"):
+        papt_rubric().without(["echo", "ecko"])

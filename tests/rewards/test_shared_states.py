@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from provgym.rewards.advantages import AdvantageScale
+from provgym.rewards.advantages import AdvantageScale, group_advantages
 from provgym.rewards.credit import shaping_rewards, step_advantages
 from provgym.rewards.shared_states import partner_share, state_advantages
 
@@ -228,3 +228,33 @@ def test_a_potential_of_the_state_that_is_repaid_changes_nothing(case: tuple[int
     plain = state_advantages(rewards, states, size)
     for before, after in zip(plain, state_advantages(shaped, states, size), strict=True):
         assert after.tolist() == pytest.approx(before.tolist(), abs=1e-9)
+
+
+def test_shaping_has_a_spread_of_its_own_unless_it_is_paid_back() -> None:
+    """Each part of GiGPO's sum is divided by the spread of the totals it is centred on, and these differ by shaping.
+
+    By hand: the first two of three reach a source (potential 0.5) and stand at one state; the first then earns 1. The
+    objective's totals 1, 0, 0 deviate by sqrt(1/3). Shaped they are 1.5, 0.5, 0 and deviate by sqrt(21)/6, which
+    divides the step part alone. Paid back they are 1, 0, 0 again, and partners start from one potential: nothing is
+    added.
+    """
+    plain = [np.array([0.0, 1.0]), np.array([0.0, 0.0]), np.array([0.0, 0.0])]
+    at = [["start", "a"], ["start", "a"], ["start", "b"]]
+    potentials = [[0.0, 0.5, 0.5], [0.0, 0.5, 0.5], [0.0, 0.0, 0.0]]
+
+    def shaped(*, is_repaid: bool) -> list[Rewards]:
+        return [r + shaping_rewards(p, is_repaid=is_repaid) for r, p in zip(plain, potentials, strict=True)]
+
+    third, own = math.sqrt(1 / 3), math.sqrt(21) / 6
+    whole = group_advantages(np.array([1.0, 0.0, 0.0]), 3).values
+    assert whole.tolist() == pytest.approx([2 / 3 / third, -1 / 3 / third, -1 / 3 / third])
+    without, unpaid, paid = (
+        state_advantages(rows, at, 3) for rows in (plain, shaped(is_repaid=False), shaped(is_repaid=True))
+    )
+    assert without[0].tolist() == pytest.approx([whole[0], 0.5 / third])
+    assert unpaid[0].tolist() == pytest.approx([5 / 6 / own, 0.5 / own])
+    assert unpaid[1].tolist() == pytest.approx([-1 / 6 / own, -0.5 / own])
+    assert np.concatenate(paid).tolist() == pytest.approx(np.concatenate(without).tolist())
+    # No spread in the objective: its part is 0, and shaping still tells the two apart.
+    pair = [shaping_rewards([0.0, 0.5]), shaping_rewards([0.0, 0.0])]
+    assert state_advantages(pair, [["start"], ["start"]], 2)[0].tolist() == pytest.approx([math.sqrt(0.5)])

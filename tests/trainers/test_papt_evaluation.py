@@ -18,7 +18,7 @@ from provgym.generators.episode import EpisodeTask
 from provgym.generators.tiny import TinyDialogue, build_model, build_tokenizer
 from provgym.rewards.outcome import Ending
 from provgym.rewards.rubric import papt_rubric
-from provgym.trainers.papt_config import DataConfig, PaptConfig
+from provgym.trainers.papt_config import DataConfig, ModelConfig, PaptConfig
 from provgym.trainers.papt_evaluation import (
     CURVES,
     SELECTION,
@@ -27,6 +27,7 @@ from provgym.trainers.papt_evaluation import (
     final_results,
     greedy_policy,
     show_results,
+    start_label,
     summary_of,
     walk_eval_config,
     weights_fingerprint,
@@ -154,10 +155,46 @@ def test_results_are_shown(
     (config.run_dir / "metrics.jsonl").write_text("\n".join(lines) + "\n")
     show_results(config, results)
     text = capsys.readouterr().out
-    for word in ("naive start", "PAPT", "scripted ceiling", "conditions C1, C3", "general conditions"):
+    for word in ("start: start", "PAPT", "scripted ceiling", "conditions C1, C3", "general conditions"):
         assert word in text
+    assert "naive start" not in text, "this run starts from a folder of the user's own"
     assert (config.run_dir / "plots" / "policies.png").stat().st_size > 1000
     assert (config.run_dir / "plots" / "training.png").stat().st_size > 1000
+
+
+def test_every_test_episode_invalid_is_said(
+    make_config: MakeConfig, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Untrained weights write nothing that can be read; a table of zeros must not pass for one that judges badly."""
+    config = make_config(evaluation={"conditions": ["C1"], "general_draws": 0})
+    dialogue = TinyDialogue(build_tokenizer())
+    start, trained = (build_model(seed, hidden_size=16, num_layers=1, intermediate_size=16) for seed in (3, 4))
+    results = final_results(config, (start, dialogue), (trained, dialogue), shows=False)
+    for plot in ("plot_policies", "plot_training"):
+        monkeypatch.setattr(f"provgym.trainers.papt_evaluation.{plot}", lambda *_, **__: None)
+    show_results(config, results)
+    said = " ".join(capsys.readouterr().out.split())
+    for who in ("start: start", "PAPT"):
+        assert f"note: {who}: not one of 4 scored episodes ends with a judgement (" in said
+    assert "note: scripted ceiling" not in said
+
+
+@pytest.mark.parametrize(
+    ("model", "label"),
+    [
+        ({}, "naive start"),
+        ({"path": "runs/warm/policy"}, "start: warm"),
+        ({"path": "runs/x/checkpoints/checkpoint-40"}, "start: checkpoint-40"),
+        ({"adapter": "runs/first/policy"}, "start: tiny + first"),
+        ({"kind": "smollm2"}, "start: SmolLM2-135M"),
+        ({"kind": "smollm2", "adapter": "runs/clone/policy/"}, "start: SmolLM2-135M + clone"),
+        ({"kind": "hf", "path": "Qwen/Qwen3-4B"}, "start: Qwen3-4B"),
+        ({"kind": "hf", "path": "."}, "start: ."),
+    ],
+)
+def test_a_start_is_called_what_it_is(model: dict[str, Any], label: str) -> None:
+    """Only the shipped weights are the naive start."""
+    assert start_label(ModelConfig.model_validate(model)) == label
 
 
 # ---------------------------------------------------------------- what is left behind

@@ -142,6 +142,12 @@ def test_another_training_under_the_same_name_is_refused(
     [
         (["--seeds", "1,x"], "must be whole numbers"),
         (["--jobs", "0"], "must be >= 1"),
+        (["--stall-hours", "0"], "--stall-hours 0.0 must be > 0"),
+        (["--stall-hours", "nan"], "--stall-hours nan must be > 0"),
+        (["--seeds", ","], "--seeds ',' names nothing"),
+        (["--seeds", "42,042"], "names something twice"),
+        (["--variants", "full,full"], "--variants full,full names something twice"),
+        (["--runs_dir", "/proc/runs"], "runs_dir /proc/runs/run-seeds cannot be written"),
         (["--accelerate", "nowhere.yaml"], "does not exist"),
         (["--sede", "1"], "key 'sede' is unknown; did you mean 'seed'?"),
     ],
@@ -161,7 +167,10 @@ def test_interrupt_ends_the_running_process(
         started.append(plain_popen(*args, **kwargs))
         return started[-1]
 
+    plain_sleep = time.sleep
+
     def interrupt(seconds: float) -> None:
+        monkeypatch.setattr(time, "sleep", plain_sleep)  # once: ending the process waits a moment too
         raise KeyboardInterrupt
 
     monkeypatch.setattr(run_grid, "command_of", lambda *_: [sys.executable, "-c", "import time; time.sleep(600)"])

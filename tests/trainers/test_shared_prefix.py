@@ -270,14 +270,54 @@ def test_what_it_cannot_do_is_refused_by_name(make: Callable[[], Any], named: st
         SharedPrefix(model)
 
 
-def test_numbers_that_differ_are_found_at_the_start() -> None:
-    """A model whose attention does something that no configuration key tells."""
-    model = tiny("llama")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=["fp32", "bf16", "fp16"])
+@pytest.mark.parametrize("kind", ["llama", "lora"])
+def test_numbers_that_differ_are_found_at_the_start(kind: str, dtype: torch.dtype) -> None:
+    """Kind: bf16 on a CPU. A model whose attention does something that no configuration key tells, in every type."""
+    model = tiny(kind).to(dtype)
     shared = SharedPrefix(model)
+    before = {name: parameter.clone() for name, parameter in model.named_parameters()}
     shared.check(model)
-    model.model.layers[1].self_attn.register_forward_pre_hook(_shift_positions, with_kwargs=True)
-    with pytest.raises(ValueError, match=r"differ by .* nats from those of separate rows"):
+    assert model.training
+    for name, parameter in model.named_parameters():
+        assert parameter.dtype == dtype
+        assert torch.equal(parameter, before[name]), "the check leaves the weights alone"
+    decoder = (model.get_base_model() if kind == "lora" else model).model
+    decoder.layers[1].self_attn.register_forward_pre_hook(_shift_positions, with_kwargs=True)
+    with pytest.raises(ValueError, match=r"differ by .* nats from those of separate rows, at most 0.001 is expected"):
         shared.check(model)
+
+
+def test_a_small_error_is_found_under_the_rounding_of_bfloat16() -> None:
+    """An eighth of a nat, which a bound of a quarter, wide enough for bfloat16's own rounding, would let pass."""
+    model = tiny("llama").to(torch.bfloat16)
+    shared = SharedPrefix(model)
+    handle = model.model.layers[1].self_attn.register_forward_hook(_louder(1.05, only_in=None), with_kwargs=True)
+    with pytest.raises(ValueError, match=r"differ by 0\.1\d* nats from those of separate rows"):
+        shared.check(model)
+    handle.remove()
+    shared.check(model)
+
+
+def test_what_goes_wrong_in_the_models_own_type_alone_is_measured_against_float32() -> None:
+    """A kernel that is wrong in half precision, and right in the float32 copy."""
+    model = tiny("llama").to(torch.bfloat16)
+    shared = SharedPrefix(model)
+    attention = model.model.layers[1].self_attn
+    attention.register_forward_hook(_louder(1.5, only_in=torch.bfloat16), with_kwargs=True)
+    with pytest.raises(ValueError, match=r"in bfloat16 from a float32 reference, separate rows by"):
+        shared.check(model)
+
+
+def _louder(factor: float, *, only_in: torch.dtype | None) -> Callable[..., Any]:
+    """Scale what attention says, in packed calls alone."""
+
+    def hook(module: Any, args: Any, kwargs: Any, output: Any) -> Any:
+        said = output[0]
+        is_meant = "packed_rows" in kwargs and only_in in (None, said.dtype)
+        return (said * factor, *output[1:]) if is_meant else output
+
+    return hook
 
 
 def _shift_positions(module: Any, args: Any, kwargs: Any) -> Any:

@@ -166,6 +166,11 @@ def test_nothing_finished_is_no_table_and_an_unfinished_reference_no_difference(
     ("words", "said"),
     [
         (["--jobs", "0"], "--jobs 0 must be >= 1"),
+        (["--stall-hours", "-1"], "--stall-hours -1.0 must be > 0"),
+        (["--arms", "full,full"], "--arms full,full names something twice; name each once"),
+        (["--arms", "full, full"], "names something twice"),
+        (["--arms", " , "], "--arms ' , ' names nothing"),
+        (["--seeds", "1,2,1"], "--seeds 1,2,1 names something twice"),
         (["--seeds", "1,x"], "must be whole numbers by commas"),
         (["--seeds", "1"], "at least two distinct"),
         (["--arms", "ful"], "did you mean 'full'"),
@@ -182,6 +187,18 @@ def test_bad_command_lines(tmp_path: Path, capfd: pytest.CaptureFixture[str], wo
     assert message.startswith("error: ")
     assert said in message
     assert not (tmp_path / "runs").exists()
+
+
+def test_a_place_that_cannot_be_written_is_named_before_anything_runs(
+    tmp_path: Path, launched: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    if not Path("/proc/self").is_dir():
+        pytest.skip("/proc stands for a folder that nobody can write to")
+    path = write_study(tmp_path, runs_dir="/proc/nope")
+    assert study.main(["--config", str(path)]) == 2
+    message = capfd.readouterr().err
+    assert message.startswith("error: runs_dir /proc/nope/studies/trial cannot be written: no file can be made in")
+    assert launched.read_text() == ""
 
 
 def test_an_interrupt_says_how_to_go_on(

@@ -1,0 +1,102 @@
+"""``provgym eval topology-rescore`` and ``topology-pool``: stored runs of teams under other prices, or over seeds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from provgym.cli_options import show_report
+
+if TYPE_CHECKING:
+    from provgym.generators.topology_targets import ScoreRule
+
+Node = Annotated[float, typer.Option(help="Price of a node.")]
+Edge = Annotated[float, typer.Option(help="Price of an edge.")]
+CostWeight = Annotated[float, typer.Option(help="What a unit of structural cost takes off the score.")]
+IntervalSeed = Annotated[int, typer.Option(help="Of the intervals.")]
+JsonFile = Annotated[Path | None, typer.Option(help="JSON file for all figures.")]
+
+
+def add_topology_stored(group: typer.Typer) -> None:
+    """Add the commands to a group of commands."""
+    group.command(
+        "topology-rescore",
+        epilog="Example: provgym eval topology-rescore runs/topology/HASH --node 0.02 --edge 0.01",
+    )(topology_rescore)
+    group.command(
+        "topology-pool",
+        epilog="Example: provgym eval topology-pool runs/kgat-s42/eval runs/kgat-s43/eval --out pooled.json",
+    )(topology_pool)
+
+
+def topology_rescore(
+    folder: Annotated[Path, typer.Argument(help="A topology evaluation's folder.")],
+    node: Node = 0.04,
+    edge: Edge = 0.01,
+    cost_weight: CostWeight = 1.0,
+    reference: Annotated[str | None, typer.Option(help="Method to compare with; kgat unless given.")] = None,
+    read_again: Annotated[bool, typer.Option("--read-again", help="Read answers anew from the last messages.")] = False,
+    seed: IntervalSeed = 42,
+    out: JsonFile = None,
+) -> None:
+    """Score stored runs under other prices, or read their answers anew; no agent is asked."""
+    from provgym.eval.topology import rescore_methods
+    from provgym.eval.topology_estimates import Resampling
+    from provgym.eval.topology_report import report_on_methods
+
+    _refuse_folder(out)
+    rule = _rule(node, edge, cost_weight)
+    result = rescore_methods(
+        folder, rule, reference=reference, resampling=Resampling(seed=seed), reads_again=read_again
+    )
+    show_report(report_on_methods(result))
+    _write(out, result.to_json())
+
+
+def topology_pool(
+    folders: Annotated[list[Path], typer.Argument(help="Evaluations of several training seeds, same questions.")],
+    node: Node = 0.04,
+    edge: Edge = 0.01,
+    cost_weight: CostWeight = 1.0,
+    reference: Annotated[str, typer.Option(help="Method to compare with.")] = "kgat",
+    seed: IntervalSeed = 42,
+    out: JsonFile = None,
+) -> None:
+    """Pool evaluations of several training seeds: crossed intervals, every seed's own figure, agreement in sign."""
+    from provgym.eval.table import print_tables
+    from provgym.eval.topology_estimates import Resampling
+    from provgym.eval.topology_seeds import pool_methods
+    from provgym.eval.topology_store import read_methods
+
+    _refuse_folder(out)
+    if len({folder.resolve() for folder in folders}) < len(folders):
+        raise ValueError(f"{', '.join(map(str, folders))}: a folder stands twice; name each seed's evaluation once")
+    seeds = [read_methods(folder) for folder in folders]
+    rule = _rule(node, edge, cost_weight)
+    pooled = pool_methods(seeds, rule, reference=reference, resampling=Resampling(seed=seed))
+    print_tables(pooled.tables())
+    typer.echo(f"accuracy against debate, margin {pooled.margin:g}: {pooled.non_inferiority}")
+    _write(out, pooled.to_json())
+
+
+def _rule(node: float, edge: float, cost_weight: float) -> ScoreRule:
+    from provgym.generators.topology_targets import ScoreRule
+    from provgym.rewards.topology_score import CostWeights
+
+    return ScoreRule(CostWeights(node, edge), cost_weight, "raw")
+
+
+def _refuse_folder(out: Path | None) -> None:
+    if out is not None and out.is_dir():
+        raise IsADirectoryError(f"--out {out} is a folder, expected a file; name one, such as {out / 'figures.json'}")
+
+
+def _write(out: Path | None, data: dict[str, Any]) -> None:
+    if out is None:
+        return
+    from provgym.eval.run_files import write_json_atomic
+
+    write_json_atomic(out, data)
+    typer.echo(str(out))
