@@ -352,4 +352,4 @@ def test_warm_start_command_of_a_chat_model(
     answer = run("warm-start", "--config", str(config), *given)
     assert answer.status == 0, answer.error
     assert "--model.adapter start/policy" in answer.text
-    assert (seen[0].model.kind, seen[0].model.path, seen[0].steps) == ("hf", "my-model", 24)
+    assert (seen[0].model.kind, seen[0].model.path, seen[0].steps) == ("hf", "my-model", 120)

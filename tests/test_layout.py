@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 FOLDERS = ("configs", "envs", "eval", "generators", "rewards", "trainers")
-ENV_IDS = ("provgym/GraphWalkText-v0", "provgym/GraphWalk-v0")
+ENV_IDS = ("provgym/GraphWalkText-v0", "provgym/GraphWalk-v0", "provgym/TopologyBuild-v0")
 ACCELERATE_FILES = ("cpu1.yaml", "cpu2.yaml", "deepspeed_zero2.yaml", "fsdp.yaml", "gpu1.yaml")
 MACHINE_PATH = re.compile(r"(?<![\w.])(?:/(?:work|farm|root)/|/tmp/[a-z])")
 
