@@ -99,9 +99,9 @@ class ChatWarmStartConfig(Strict):
     seed: int = Field(default=0, ge=0)
     model: ModelConfig = ModelConfig(kind="smollm2")
     data: DataConfig = DataConfig(general_share=0.5)
-    walk: WalkConfig = WalkConfig(budgets=(3,))
+    walk: WalkConfig = WalkConfig(budgets=(1, 2, 3))
     lora: LoraSettings = LoraSettings()
-    steps: int = Field(default=24, ge=1)
+    steps: int = Field(default=120, ge=1)
     rows_per_step: int = Field(default=4, ge=1)
     micro_batch: int = Field(default=4, ge=1)
     shared_prefix: bool = True
