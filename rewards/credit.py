@@ -160,7 +160,7 @@ def groups_to_go(
     if group_size < 2 or len(rewards) % group_size:
         raise ValueError(f"{len(rewards)} trajectories do not split into groups of group_size={group_size} >= 2")
     to_go = [np.zeros(0) if r is None else _returns_to_go(r, discount) for r in rewards]
-    totals_by_row = [math.fsum(r) if r is not None and r.size else math.nan for r in rewards]
+    totals_by_row = [_returns_to_go(r, 1.0)[0] if r is not None and r.size else math.nan for r in rewards]
     totals_of_all = [total for total in totals_by_row if not math.isnan(total)]
     spread_of_all = float(np.std(totals_of_all, ddof=1)) if scale == "batch" and len(totals_of_all) > 1 else 0.0
     found: list[tuple[list[NDArray[np.float64]], float | None]] = []
