@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,7 +22,7 @@ SummaryT = TypeVar("SummaryT")
 
 
 @dataclass(frozen=True)
-class FinishedEvaluation(Generic[ConfigT, SummaryT]):
+class FinishedEvaluation(ABC, Generic[ConfigT, SummaryT]):
     """A finished evaluation of one policy.
 
     Attributes:
@@ -53,13 +54,13 @@ class FinishedEvaluation(Generic[ConfigT, SummaryT]):
     left_out: Mapping[str, int] = field(default_factory=dict)
 
     @property
+    @abstractmethod
     def notes(self) -> tuple[str, ...]:
         """What a reader of the figures has to know."""
-        raise NotImplementedError
 
+    @abstractmethod
     def to_json(self) -> dict[str, Any]:
         """Return what ``summary.json`` holds."""
-        raise NotImplementedError
 
     def facts(self) -> dict[str, Any]:
         """Return what ``summary.json`` says before its figures: who, and on what."""

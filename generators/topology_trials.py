@@ -13,6 +13,7 @@ from typing import Literal, Protocol
 
 from provgym.envs.evidence_units import EvidenceContext
 from provgym.envs.topology import Topology
+from provgym.envs.topology_executor import outcome_of_runs
 from provgym.envs.topology_tasks import TopologyTask
 from provgym.envs.workflow_records import RunRequest, TopologyRun
 from provgym.rewards.outcome import Ending
@@ -110,7 +111,7 @@ class TopologyTrials:
             replicates: Numbers of the replicates, distinct.
         """
         runs = [await self._run(topology, replicate) for replicate in replicates]
-        return outcome_of(topology, runs)
+        return outcome_of_runs(topology, runs)
 
     async def outcome_if(
         self, topology: Topology, replicates: Sequence[int], *, at_least: float, estimator: SuccessEstimator
@@ -124,11 +125,11 @@ class TopologyTrials:
             runs.append(await self._run(topology, replicate))
             if not self._is_incremental:
                 continue
-            found, left = outcome_of(topology, runs), len(replicates) - done
+            found, left = outcome_of_runs(topology, runs), len(replicates) - done
             best = (found.successes + left, found.replicates + left)
             if best[1] == 0 or success_rate(*best, estimator) < at_least:
                 return None
-        found = outcome_of(topology, runs)
+        found = outcome_of_runs(topology, runs)
         if found.replicates == 0 or success_rate(found.successes, found.replicates, estimator) < at_least:
             return None
         return found
@@ -165,13 +166,6 @@ def account_of(run: TopologyRun, *, is_new: bool) -> TrialAccount:
         prompt_tokens=sum(call.prompt_tokens for call in paid),
         completion_tokens=sum(call.completion_tokens for call in paid),
     )
-
-
-def outcome_of(topology: Topology, runs: Sequence[TopologyRun]) -> TopologyOutcome:
-    """Count successes over runs of one topology; runs that ended in ``error`` are in neither number."""
-    scored = [run for run in runs if run.ending is not Ending.ERROR]
-    successes = sum(bool(run.is_correct) for run in scored)
-    return TopologyOutcome(successes, len(scored), topology.num_nodes, topology.num_edges)
 
 
 def failure_text(run: TopologyRun) -> str:

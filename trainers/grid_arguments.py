@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from provgym.eval.problems import one_line
+from provgym.trainers.command_line import FAILED, OK, plain_parser
 from provgym.trainers.config_file import ConfigError
 from provgym.trainers.run_grid import STALL_S, PlannedRun
 
-OK, FAILED, REFUSED, INTERRUPTED = 0, 1, 2, 130
-"""Exit statuses."""
+GOES_ON = "goes on with what is missing"
+"""What a grid's command does after an interrupt."""
 
 
 @dataclass(frozen=True)
@@ -34,13 +33,7 @@ class GridOptions:
 
 def new_parser(program: str, text: str | None, example: str) -> argparse.ArgumentParser:
     """Return a parser that knows how a grid is run."""
-    parser = argparse.ArgumentParser(
-        prog=program,
-        description=text,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        epilog=f"example: {example}",
-        allow_abbrev=False,
-    )
+    parser = plain_parser(program, text, example)
     parser.add_argument("--jobs", type=int, default=1, help="runs at a time")
     parser.add_argument("--accelerate", type=Path, default=None, help="accelerate file to launch each run with")
     parser.add_argument(
@@ -108,20 +101,6 @@ def seeds_in(text: str, way_out: str) -> list[int]:
     if len(set(seeds)) < len(seeds):  # 42 and 042
         raise ConfigError(f"--seeds {text} names something twice; name each once")
     return seeds
-
-
-def exit_status_of(work: Callable[[], int]) -> int:
-    """Do a command's work and return its exit status; what it refuses becomes one line."""
-    try:
-        return work()
-    except (ConfigError, OSError, ValueError) as error:
-        if os.environ.get("PROVGYM_DEBUG"):
-            raise
-        print(f"error: {one_line(error)}", file=sys.stderr)
-        return REFUSED
-    except KeyboardInterrupt:
-        print("\ninterrupted; the same command goes on with what is missing", file=sys.stderr)
-        return INTERRUPTED
 
 
 def say_what_failed(failed: Sequence[PlannedRun], total: int, folder: Path) -> int:

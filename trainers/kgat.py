@@ -11,8 +11,6 @@ Source: K-GAT, arXiv:2608.27984.
 
 from __future__ import annotations
 
-import argparse
-import os
 import sys
 import time
 from collections.abc import Sequence
@@ -24,7 +22,6 @@ from accelerate import PartialState
 
 from provgym.envs.workflow import WorkflowRuntime
 from provgym.eval.estimate import Estimate
-from provgym.eval.problems import one_line
 from provgym.eval.processes import Processes, current_processes
 from provgym.eval.run_files import write_atomic, write_json_atomic
 from provgym.eval.topology import TopologyEvalResult
@@ -33,7 +30,8 @@ from provgym.eval.walk_play import together
 from provgym.generators.weights_fingerprint import weights_fingerprint
 from provgym.generators.writable_folder import check_writable
 from provgym.trainers.checkpoints import Checkpoint, Origin, find_resume_point, whole_checkpoints
-from provgym.trainers.config_file import ConfigError, changed_keys, dump_config, load_config
+from provgym.trainers.command_line import OK, exit_status_of, run_parser
+from provgym.trainers.config_file import changed_keys, dump_config, load_config
 from provgym.trainers.kgat_config import KgatConfig, KgatEvaluationConfig, ReinforceConfig
 from provgym.trainers.kgat_results import (
     dev_scores_json,
@@ -216,27 +214,14 @@ def _show(config: KgatConfig, summary: dict[str, Any], result: TopologyEvalResul
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Read the command line and run; returns the exit status."""
-    parser = argparse.ArgumentParser(
-        prog="provgym kgat",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        epilog="example: provgym kgat --config configs/kgat/simulated.yaml --seed 43 --name kgat-simulated-43",
-        allow_abbrev=False,  # --fres must not throw a run away
-    )
-    parser.add_argument("--config", required=True, help="YAML file of a K-GAT run")
-    parser.add_argument("--fresh", action="store_true", help="throw an earlier run of this name away")
-    known, overrides = parser.parse_known_args(arguments)
-    try:
+    example = "provgym kgat --config configs/kgat/simulated.yaml --seed 43 --name kgat-simulated-43"
+    known, overrides = run_parser("provgym kgat", __doc__, example, kind="K-GAT").parse_known_args(arguments)
+
+    def work() -> int:
         run(load_config(KgatConfig, known.config, overrides), fresh=known.fresh)
-    except (ConfigError, OSError, ValueError, ImportError, RuntimeError) as error:
-        if os.environ.get("PROVGYM_DEBUG"):
-            raise
-        print(f"error: {one_line(error)}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print("\ninterrupted; the same command goes on where it stopped", file=sys.stderr)
-        return 130
-    return 0
+        return OK
+
+    return exit_status_of(work, goes_on="goes on where it stopped")
 
 
 if __name__ == "__main__":

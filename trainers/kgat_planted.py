@@ -18,12 +18,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from provgym.envs.topology import Topology
+from provgym.envs.topology_executor import outcome_of_runs
 from provgym.envs.topology_rules import TopologyRules, enumerate_topologies
 from provgym.envs.workflow import RunRequest
 from provgym.eval.run_files import write_json_atomic
 from provgym.eval.topology_methods import Executor
 from provgym.generators.topology_targets import ScoreRule
-from provgym.generators.topology_trials import outcome_of
 from provgym.trainers.kgat_config import PlantedConfig
 from provgym.trainers.kgat_rounds import TaskSet
 from provgym.trainers.step_record import RunStopped
@@ -168,7 +168,7 @@ def scores_of(
         for run in executor.run_many_sync(requests[start : start + _RUNS_AT_ONCE])
     ]
     by_task = [runs[place * replicates : (place + 1) * replicates] for place in range(len(tasks))]
-    return np.array([raw.score(outcome_of(team, found)) for team, found in zip(teams, by_task, strict=True)])
+    return np.array([raw.score(outcome_of_runs(team, found)) for team, found in zip(teams, by_task, strict=True)])
 
 
 def save_world(world: PlantedWorld, path: Path, about: Mapping[str, Any]) -> None:

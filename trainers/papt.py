@@ -10,32 +10,25 @@ Source: GraphEcho, arXiv:2609.17695, section 4.3.
 
 from __future__ import annotations
 
-import argparse
 import importlib.util
 import math
-import os
-import shutil
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
 from accelerate import PartialState
-from filelock import FileLock, Timeout
 from transformers import PreTrainedModel
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 
-from provgym.eval.problems import one_line
 from provgym.eval.run_files import write_atomic, write_json_atomic
 from provgym.eval.walk_config import config_hash
 from provgym.generators.chat_actions import instructions_of
 from provgym.generators.engine import Sampling
 from provgym.generators.episode import Episode, EpisodeTask
 from provgym.generators.rollout import LanguageModelPolicy
+from provgym.generators.weights_fingerprint import weights_fingerprint
 from provgym.generators.writable_folder import check_writable
 from provgym.trainers.callbacks import CheckpointMarker, Recorder, StepGuard
 from provgym.trainers.checkpoints import (
@@ -45,7 +38,9 @@ from provgym.trainers.checkpoints import (
     find_resume_point,
     whole_checkpoints,
 )
-from provgym.trainers.config_file import ConfigError, changed_keys, dump_config, load_config
+from provgym.trainers.command_line import OK, exit_status_of, run_parser
+from provgym.trainers.config_file import changed_keys, dump_config, load_config
+from provgym.trainers.launch import World, join_world, sole_trainer, throw_away
 from provgym.trainers.papt_config import PaptConfig
 from provgym.trainers.papt_evaluation import (
     SELECTION,
@@ -54,30 +49,14 @@ from provgym.trainers.papt_evaluation import (
     final_results,
     show_results,
     summary_of,
-    weights_fingerprint,
 )
 from provgym.trainers.policy_loading import TrainablePolicy, load_trainable
 from provgym.trainers.saved_policy import load_saved_policy, save_policy
-from provgym.trainers.step_record import RunStopped
 from provgym.trainers.tracking import Tracker
 from provgym.trainers.training_engine import engine_for
 from provgym.trainers.training_rows import TrainingRows, load_pool
 from provgym.trainers.trl_arguments import grpo_arguments
 from provgym.trainers.trl_bridge import PaptTrainer, lora_config
-
-
-@dataclass(frozen=True)
-class World:
-    """The processes of this launch."""
-
-    size: int
-    rank: int
-
-    @property
-    def is_main(self) -> bool:
-        """Whether this process writes files and talks to the user."""
-        return self.rank == 0
-
 
 NOT_TRAINING = ("name", "runs_dir", "evaluation", "tracking", "num_processes")
 """Keys that do not decide the trained weights, and may change between the segments of a run."""
@@ -95,30 +74,6 @@ def training_hash(config: PaptConfig) -> str:
         }
     )
     return config_hash(kept)
-
-
-def join_world(config: PaptConfig) -> World:
-    """Start the processes' state and check that there are as many as asked for.
-
-    Raises:
-        RunStopped: If the launcher announced, or the configuration asks for, another number.
-    """
-    announced = int(os.environ.get("WORLD_SIZE", "1"))
-    on_cpu = not torch.cuda.is_available()
-    # The first state made decides for accelerate and TRL: without cpu=True each CPU process believes it is alone.
-    state = PartialState(cpu=on_cpu)
-    if on_cpu and announced > 1:
-        torch.set_num_threads(max(1, (os.cpu_count() or 1) // announced))
-    for wanted, who in (
-        (announced, "the launcher announced"),
-        (config.num_processes, "num_processes asks for"),
-    ):
-        if wanted is not None and state.num_processes != wanted:
-            raise RunStopped(
-                f"{who} {wanted} processes, but {state.num_processes} take part; on CPUs launch with "
-                "`accelerate launch --config_file configs/accelerate/cpu2.yaml` (plain --num_processes starts one)"
-            )
-    return World(state.num_processes, state.process_index)
 
 
 def check_trainer(config: PaptConfig) -> None:
@@ -156,23 +111,6 @@ def find_start(config: PaptConfig, world: World) -> Checkpoint | None:
             "--fresh"
         )
     return resume
-
-
-def throw_away(folder: Path) -> None:
-    """Remove an earlier run's folder, if there is one.
-
-    Raises:
-        ValueError: If it holds something else than a run; nothing is removed.
-    """
-    if not folder.exists():
-        return
-    is_run = (folder / "config.yaml").is_file() or (folder / "checkpoints").is_dir()
-    if not is_run and (not folder.is_dir() or any(folder.iterdir())):
-        raise ValueError(
-            f"{folder} is no run: found neither config.yaml nor checkpoints/ in it, expected one of them; --fresh "
-            "leaves it alone: choose another name or runs_dir"
-        )
-    shutil.rmtree(folder)
 
 
 def train(
@@ -266,34 +204,6 @@ def run(config: PaptConfig, *, fresh: bool = False) -> dict[str, Any]:
         return _run_checked(config, policy, world, rows, started, fresh=fresh)
 
 
-@contextmanager
-def sole_trainer(config: PaptConfig, world: World) -> Iterator[None]:
-    """Keep other launches out of a run's folder, such as one after its study was killed and this run was not.
-
-    Raises:
-        BlockingIOError: If another process trains that run.
-    """
-    if not world.is_main:
-        yield
-        return
-    path = config.runs_dir / f".{config.name}.lock"  # beside the run: --fresh throws away what lies in it
-    path.parent.mkdir(parents=True, exist_ok=True)
-    # The system lets go of the lock when a process dies, however it dies.
-    lock = FileLock(path, blocking=False)
-    try:
-        lock.acquire()
-    except Timeout as error:
-        raise BlockingIOError(
-            f"{config.run_dir} is being trained by another process that is still running; wait for it or end it, or "
-            "choose another name"
-        ) from error
-    try:
-        yield
-    finally:
-        lock.release()
-        path.unlink(missing_ok=True)
-
-
 def _run_checked(
     config: PaptConfig, policy: TrainablePolicy, world: World, rows: TrainingRows, started: float, *, fresh: bool
 ) -> dict[str, Any]:
@@ -342,28 +252,14 @@ def _run_checked(
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Read the command line and run; returns the exit status."""
-    parser = argparse.ArgumentParser(
-        prog="provgym papt",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        epilog="example: provgym papt --config configs/papt/tiny.yaml --seed 43 --name papt-tiny-43",
-        allow_abbrev=False,  # --fres must not throw a run away
-    )
-    parser.add_argument("--config", required=True, help="YAML file of a PAPT run")
-    parser.add_argument("--fresh", action="store_true", help="throw an earlier run of this name away")
-    known, overrides = parser.parse_known_args(arguments)
-    try:
-        config = load_config(PaptConfig, known.config, overrides)
-        run(config, fresh=known.fresh)
-    except (ConfigError, OSError, ValueError, ImportError, RunStopped) as error:
-        if os.environ.get("PROVGYM_DEBUG"):
-            raise
-        print(f"error: {one_line(error)}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print("\ninterrupted; the same command goes on from the last checkpoint", file=sys.stderr)
-        return 130
-    return 0
+    example = "provgym papt --config configs/papt/tiny.yaml --seed 43 --name papt-tiny-43"
+    known, overrides = run_parser("provgym papt", __doc__, example, kind="PAPT").parse_known_args(arguments)
+
+    def work() -> int:
+        run(load_config(PaptConfig, known.config, overrides), fresh=known.fresh)
+        return OK
+
+    return exit_status_of(work, goes_on="goes on from the last checkpoint")
 
 
 if __name__ == "__main__":

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePath
 from typing import Any
 
-import torch
 from pydantic import ValidationError
 from tqdm.auto import tqdm
 from transformers import PreTrainedModel
@@ -28,6 +26,7 @@ from provgym.generators.episode import Policy
 from provgym.generators.hf_engine import HFEngine
 from provgym.generators.rollout import LanguageModelPolicy
 from provgym.generators.scripted import ScriptedPolicy, echo_avoiding_oracle
+from provgym.generators.weights_fingerprint import weights_fingerprint
 from provgym.rewards.rubric import papt_rubric
 from provgym.trainers.papt_config import ModelConfig, PaptConfig
 
@@ -44,15 +43,6 @@ SELECTION = "selection"
 """Name of the figure that checkpoints are chosen by."""
 
 CURVES = ("rollout/reward", "rollout/accuracy", "rollout/echo_rate", "rollout/source_recall", "rollout/walks")
-
-
-def weights_fingerprint(model: PreTrainedModel) -> str:
-    """Return 12 hexadecimal digits over a model's weights, so that evaluations of other weights are never mixed."""
-    digest = hashlib.sha256()
-    for name, tensor in sorted(model.state_dict().items()):
-        digest.update(name.encode())
-        digest.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
-    return digest.hexdigest()[:12]
 
 
 def walk_eval_config(

@@ -20,9 +20,10 @@ from provgym.eval.table import print_tables
 from provgym.eval.walk_config import config_hash
 from provgym.generators.writable_folder import check_writable
 from provgym.rewards.rubric import Variant
+from provgym.trainers.command_line import exit_status_of
 from provgym.trainers.config_file import ConfigError, load_config
 from provgym.trainers.grid_arguments import (
-    exit_status_of,
+    GOES_ON,
     grid_options,
     names_in,
     new_parser,
@@ -106,7 +107,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seeds", default=",".join(map(str, DEFAULT_SEEDS)), help="training seeds, by commas")
     parser.add_argument("--variants", default="", help="reward variants, by commas; none: the configuration's own")
     known, overrides = parser.parse_known_args(arguments)
-    return exit_status_of(lambda: _run_plan(known, overrides))
+    return exit_status_of(lambda: _run_plan(known, overrides), goes_on=GOES_ON)
 
 
 def _run_plan(known: argparse.Namespace, overrides: Sequence[str]) -> int:

@@ -13,10 +13,8 @@ samples, get a baseline for free!".
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import math
-import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -30,7 +28,6 @@ from provgym.envs.event_loop import run_to_end
 from provgym.envs.topology import Topology
 from provgym.envs.workflow import WorkflowRuntime
 from provgym.eval.metrics import mean_of_finite
-from provgym.eval.problems import one_line
 from provgym.eval.processes import SingleProcess
 from provgym.eval.run_files import write_atomic, write_json_atomic
 from provgym.eval.walk_config import config_hash
@@ -40,7 +37,8 @@ from provgym.generators.seeds import Purpose, derive_seed
 from provgym.generators.topology_trials import TopologyTrials, TrialAccount, total_account
 from provgym.generators.weights_fingerprint import weights_fingerprint
 from provgym.trainers.checkpoints import Origin, find_resume_point
-from provgym.trainers.config_file import ConfigError, changed_keys, dump_config, load_config
+from provgym.trainers.command_line import OK, exit_status_of, run_parser
+from provgym.trainers.config_file import changed_keys, dump_config, load_config
 from provgym.trainers.kgat_checkpoints import load_checkpoint, read_notes, save_checkpoint
 from provgym.trainers.kgat_config import KgatConfig, KgatEvaluationConfig, ReinforceConfig
 from provgym.trainers.kgat_dev import DevFigures, dev_figures
@@ -325,27 +323,14 @@ def _measure(
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Read the command line and run; returns the exit status."""
-    parser = argparse.ArgumentParser(
-        prog="provgym reinforce",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        epilog="example: provgym reinforce --config configs/kgat/simulated.yaml --reinforce.steps 50",
-        allow_abbrev=False,
-    )
-    parser.add_argument("--config", required=True, help="YAML file of a K-GAT run")
-    parser.add_argument("--fresh", action="store_true", help="throw an earlier run of this name away")
-    known, overrides = parser.parse_known_args(arguments)
-    try:
+    example = "provgym reinforce --config configs/kgat/simulated.yaml --reinforce.steps 50"
+    known, overrides = run_parser("provgym reinforce", __doc__, example, kind="K-GAT").parse_known_args(arguments)
+
+    def work() -> int:
         run(load_config(KgatConfig, known.config, overrides), fresh=known.fresh)
-    except (ConfigError, OSError, ValueError, ImportError, RuntimeError) as error:
-        if os.environ.get("PROVGYM_DEBUG"):
-            raise
-        print(f"error: {one_line(error)}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print("\ninterrupted; the same command goes on from the last checkpoint", file=sys.stderr)
-        return 130
-    return 0
+        return OK
+
+    return exit_status_of(work, goes_on="goes on from the last checkpoint")
 
 
 if __name__ == "__main__":

@@ -22,10 +22,10 @@ from provgym.eval.run_files import write_atomic, write_json_atomic
 from provgym.eval.table import print_tables
 from provgym.eval.walk_config import config_hash
 from provgym.generators.writable_folder import check_writable
+from provgym.trainers.command_line import OK, exit_status_of
 from provgym.trainers.config_file import dump_config, parse_overrides
 from provgym.trainers.grid_arguments import (
-    OK,
-    exit_status_of,
+    GOES_ON,
     grid_options,
     names_in,
     new_parser,
@@ -93,7 +93,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--reuse", type=Path, action="append", default=[], help="folder of finished runs; repeatable")
     parser.add_argument("--dry-run", action="store_true", help="say what would run, and stop")
     known, overrides = parser.parse_known_args(arguments)
-    return exit_status_of(lambda: _run_study(known, overrides))
+    return exit_status_of(lambda: _run_study(known, overrides), goes_on=GOES_ON)
 
 
 def _run_study(known: argparse.Namespace, overrides: Sequence[str]) -> int:

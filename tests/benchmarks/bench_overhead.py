@@ -23,6 +23,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 
 from provgym.trainers import papt
 from provgym.trainers.config_file import load_config
+from provgym.trainers.launch import join_world
 from provgym.trainers.papt_config import PaptConfig
 from provgym.trainers.policy_loading import load_trainable
 from provgym.trainers.trl_bridge import PaptTrainer
@@ -169,7 +170,7 @@ def measure(policy: str, *, steps: int = 30, start: Path | None = None) -> dict[
         config = config.model_copy(update={"phases": (last,)})
         clock = StepClock()
         with clocked_training(clock):
-            papt.train(config, load_trainable(config.model), papt.join_world(config), None)
+            papt.train(config, load_trainable(config.model), join_world(config), None)
     measured = clock.steps[WARM_UP_STEPS - 1 :]  # the first step has no beginning on the clock
     mean = {part: sum(s.get(part, 0.0) for s in measured) / len(measured) for part in ("step", *_PARTS)}
     return {"share": overhead_figure(measured), "seconds": mean}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import fields, replace
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from provgym.envs.roles import DEFAULT_ROLES, RoleKind
 from provgym.envs.simulated_agents import DEFAULT_ERROR_MODEL, ErrorModel, SimulatedAgent, Skill
 from provgym.envs.simulated_messages import Basis, PlanStep, Report, count_findings, read_report, write_report
 from provgym.envs.simulated_reading import Side
+from provgym.envs.topology_tasks import TopologyTask
 from provgym.envs.verifier import ClaimStatus
 from provgym.envs.workflow import AgentMessage, AgentReply, NodeCall
 from provgym.rewards.answers import extract_answer
@@ -47,7 +49,7 @@ def says(reply: AgentReply) -> str | None:
 
 @pytest.mark.parametrize("make", [agreement, conflict, irrelevance])
 @pytest.mark.parametrize("role", [A, R])
-def test_who_never_errs_is_right_alone(make, role) -> None:  # type: ignore[no-untyped-def]
+def test_who_never_errs_is_right_alone(make: Callable[[], TopologyTask], role: str) -> None:
     """The sweep's end where one agent wins: nothing is left for a team to mend."""
     task = make()
     assert says(ask(SimulatedAgent(PERFECT), call(role, task.graph.units))) == task.gold
@@ -236,8 +238,12 @@ def test_rates_are_met(rate: str) -> None:
     is_checked=st.booleans(),
     steps=st.frozensets(st.sampled_from(list(PlanStep))),
 )
-def test_a_message_is_read_as_it_was_meant(  # type: ignore[no-untyped-def]
-    findings, basis, answer, is_checked, steps
+def test_a_message_is_read_as_it_was_meant(
+    findings: dict[int, Side | None],
+    basis: Basis | None,
+    answer: Verdict | None,
+    is_checked: bool,
+    steps: frozenset[PlanStep],
 ) -> None:
     report = Report(findings, basis, answer, is_checked, steps)
     assert read_report(write_report(report, conflict().graph.units)) == report

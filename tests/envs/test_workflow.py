@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from itertools import permutations
 
@@ -263,7 +264,7 @@ def test_a_session_is_open_while_an_agent_answers_and_closed_afterwards() -> Non
         seen: set[int] = set()
 
         @asynccontextmanager
-        async def session(self):  # type: ignore[no-untyped-def]
+        async def session(self) -> AsyncIterator[None]:
             self.holders += 1
             try:
                 yield

@@ -16,6 +16,7 @@ from provgym.envs.presentation import PresentationConfig
 from provgym.eval.episode_store import read_episodes
 from provgym.generators.episode import EpisodeTask
 from provgym.generators.tiny import TinyDialogue, build_model, build_tokenizer
+from provgym.generators.weights_fingerprint import weights_fingerprint
 from provgym.rewards.outcome import Ending
 from provgym.rewards.rubric import papt_rubric
 from provgym.trainers.papt_config import DataConfig, ModelConfig, PaptConfig
@@ -30,7 +31,6 @@ from provgym.trainers.papt_evaluation import (
     start_label,
     summary_of,
     walk_eval_config,
-    weights_fingerprint,
 )
 from provgym.trainers.policy_loading import load_trainable
 from provgym.trainers.saved_policy import load_saved_policy, save_policy

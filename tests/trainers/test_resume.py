@@ -24,7 +24,8 @@ from wandb.proto import wandb_internal_pb2
 from provgym.trainers import papt
 from provgym.trainers.checkpoints import whole_checkpoints
 from provgym.trainers.config_file import dump_config
-from provgym.trainers.papt import World, find_start, throw_away, train, training_hash
+from provgym.trainers.launch import World, throw_away
+from provgym.trainers.papt import find_start, train, training_hash
 from provgym.trainers.papt_config import PaptConfig
 from provgym.trainers.policy_loading import load_trainable
 from provgym.trainers.trl_bridge import PaptTrainer

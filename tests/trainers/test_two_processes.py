@@ -16,6 +16,7 @@ import pytest
 import torch
 import yaml
 
+from provgym.trainers import launch as launching
 from provgym.trainers import papt, trl_bridge
 from provgym.trainers.config_file import load_config
 from provgym.trainers.papt_config import PaptConfig
@@ -120,9 +121,9 @@ def test_asked_for_two_and_got_one(make_config: MakeConfig, tmp_path: Path, caps
 
 def test_launcher_announced_more_than_take_part(make_config: MakeConfig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "4")
-    monkeypatch.setattr(papt, "PartialState", lambda cpu: SimpleNamespace(num_processes=1, process_index=0))
+    monkeypatch.setattr(launching, "PartialState", lambda cpu: SimpleNamespace(num_processes=1, process_index=0))
     with pytest.raises(RunStopped, match="the launcher announced 4 processes, but 1 take part"):
-        papt.join_world(make_config())
+        launching.join_world(make_config())
 
 
 @pytest.mark.parametrize(("cores", "announced", "threads"), [(2, 2, 1), (8, 2, 4), (1, 4, 1)])
@@ -132,11 +133,13 @@ def test_processes_share_the_cores(
     """On CPUs each process takes its part of the cores: two on two cores run one thread each."""
     found: list[int] = []
     monkeypatch.setenv("WORLD_SIZE", str(announced))
-    monkeypatch.setattr(papt, "PartialState", lambda cpu: SimpleNamespace(num_processes=announced, process_index=0))
+    monkeypatch.setattr(
+        launching, "PartialState", lambda cpu: SimpleNamespace(num_processes=announced, process_index=0)
+    )
     monkeypatch.setattr(os, "cpu_count", lambda: cores)
     monkeypatch.setattr(torch, "set_num_threads", found.append)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    world = papt.join_world(make_config())
+    world = launching.join_world(make_config())
     assert (world.size, world.is_main) == (announced, True)
     assert found == [threads]
 

@@ -1,0 +1,60 @@
+"""What the commands that train share: their common options, and how they end."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable
+
+from provgym.eval.problems import one_line
+from provgym.trainers.config_file import ConfigError
+from provgym.trainers.step_record import RunStopped
+
+OK, FAILED, REFUSED, INTERRUPTED = 0, 1, 2, 130
+"""Exit statuses."""
+
+
+def plain_parser(program: str, text: str | None, example: str) -> argparse.ArgumentParser:
+    """Return a parser without options; what it does not know is left for the configuration's fields."""
+    return argparse.ArgumentParser(
+        prog=program,
+        description=text,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog=f"example: {example}",
+        allow_abbrev=False,  # --fres must not throw a run away
+    )
+
+
+def run_parser(program: str, text: str | None, example: str, *, kind: str) -> argparse.ArgumentParser:
+    """Return the parser of a command that trains one run.
+
+    Args:
+        program: Name of the command.
+        text: What it does.
+        example: One call of it.
+        kind: What the run is called, such as ``PAPT``.
+    """
+    parser = plain_parser(program, text, example)
+    parser.add_argument("--config", required=True, help=f"YAML file of a {kind} run")
+    parser.add_argument("--fresh", action="store_true", help="throw an earlier run of this name away")
+    return parser
+
+
+def exit_status_of(work: Callable[[], int], *, goes_on: str) -> int:
+    """Do a command's work and return its exit status; what it refuses becomes one line, a bug keeps its traceback.
+
+    Args:
+        work: Returns the exit status.
+        goes_on: What the same command does after an interrupt, such as ``goes on from the last checkpoint``.
+    """
+    try:
+        return work()
+    except (ConfigError, OSError, ValueError, ImportError, RunStopped) as error:
+        if os.environ.get("PROVGYM_DEBUG"):
+            raise
+        print(f"error: {one_line(error)}", file=sys.stderr)
+        return REFUSED
+    except KeyboardInterrupt:
+        print(f"\ninterrupted; the same command {goes_on}", file=sys.stderr)
+        return INTERRUPTED
