@@ -79,7 +79,8 @@ class MiningConfig(Strict):
         prunes: Whether successful candidates are pruned.
         p_min: Least success rate of what pruning leaves (the source names none).
         pruning_keeps_score: Whether a deletion must not lower the score either (ours).
-        keeps_unpruned: Whether a candidate stays beside what pruning left of it.
+        keeps_unpruned: Whether a candidate stays beside what pruning left of it (ours; the source puts the pruned one in
+            its place): pruning goes by few executions, and fresh ones then decide between the two.
         target_temperature: beta_q of the targets, in units of score (the source names none). Greedy decoding follows
             the total weight of all teams that begin alike: at 0.1, several teams that are a little worse outweigh the
             best one; a smaller value lets the best one win.
@@ -93,7 +94,7 @@ class MiningConfig(Strict):
     prunes: bool = True
     p_min: float = Field(default=0.5, ge=0.0, le=1.0)
     pruning_keeps_score: bool = True
-    keeps_unpruned: bool = False
+    keeps_unpruned: bool = True
     target_temperature: float = Field(default=0.04, gt=0.0)
     memory: Literal["round", "all"] = "all"
     incremental: bool = True

@@ -108,17 +108,17 @@ def test_trainer_finds_the_planted_optimum(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.chdir(tmp_path)
     config = make_config(
         tmp_path,
-        tasks={"evidence": {"train_claims": 30, "dev_claims": 10, "test_claims": 16, "other_claims": 320}},
+        tasks={"evidence": {"seed": 15, "train_claims": 240, "dev_claims": 20, "test_claims": 40, "other_claims": 320}},
         generator={"max_nodes": 3, "hidden_size": 32},
         curriculum={"rounds": 3, "candidates": 6},
-        mining={"replicates": 4, "rungs": 2, "rescore_replicates": 4},
-        optim={"steps_per_round": 120, "tasks_per_step": 32, "learning_rate": 4e-3},
-        checkpoints={"every": 120, "dev_replicates": 4},
+        mining={"replicates": 4, "rungs": 2, "rescore_replicates": 8},
+        optim={"steps_per_round": 200, "tasks_per_step": 32, "learning_rate": 4e-3},
+        checkpoints={"every": 200, "dev_replicates": 4},
         evaluation={
             "replicates": 1,
             "methods": ["kgat"],
             "trains_query_control": False,
-            "planted": {"max_nodes": 3, "tasks": 16, "replicates": 4},
+            "planted": {"max_nodes": 3, "tasks": 40, "replicates": 4},
         },
         agents={"cache": "memory"},
     )
