@@ -57,7 +57,7 @@ def test_a_text_of_the_world_does_not_steer_the_terminal(run: Run, evidence: Pat
 @pytest.mark.parametrize(
     ("words", "wanted"),
     [
-        (("--topology", "ring"), "--topology 'ring' is no template and no file; templates are single"),
+        (("--topology", "ring"), "--topology 'ring' is no template, no file and no folder; templates are single"),
         (("--kind", "essay"), "--kind 'essay'"),
         (("--gold", "PERHAPS"), "does not accept the gold answer 'PERHAPS'|is no answer of kind"),
         (("--kind", "number"), "simulated agents give verdicts only"),
@@ -105,3 +105,46 @@ def test_a_server_that_fails_is_an_error_with_what_was_said(run: Run, evidence: 
     assert "failed: connection" in shown
     assert "error answer" not in shown
     assert complaint.startswith("error: Answerer (0): connection: ")
+
+
+def test_a_trained_generator_chooses_the_team(run: Run, evidence: Path, tmp_path: Path) -> None:
+    """A run's folder as --topology: its own encoder and depth; the team is the one that its generator decodes."""
+    from provgym.generators.hashed_encoder import HashedEncoder
+    from provgym.generators.kgat_context import ContextBatch, embed_contexts
+    from provgym.generators.kgat_folder import StoredGenerator, save_generator
+    from provgym.generators.kgat_model import KgatModel
+    from provgym.generators.retriever import Retriever
+    from provgym.trainers.config_file import dump_config
+    from tests.trainers.kgat_runs import make_config
+
+    encoder = HashedEncoder()
+    graph = conflict().graph
+    shown_teams = set()
+    for seed in range(3):
+        config = make_config(tmp_path, name=f"run-{seed}")
+        model = KgatModel(config.generator, seed=seed).eval()
+        save_generator(config.run_dir / "generator", StoredGenerator(model, encoder.fingerprint))
+        (config.run_dir / "config.yaml").write_text(dump_config(config), encoding="utf-8")
+        for words, depth in (((), config.retrieval.depth), (("--depth", "2"), 2)):
+            context = Retriever(graph, encoder).retrieve(QUESTION, depth)
+            (wanted,) = model.decode(ContextBatch.of(embed_contexts([QUESTION], [context], encoder)))
+            status, shown, complaint = run(*WORDS, "--topology", str(config.run_dir), *words)
+            assert status == 0, complaint
+            assert f"Topology: {wanted.num_nodes} nodes, {wanted.num_edges} edges" in shown
+            assert shown.count(" paid ") >= wanted.num_nodes
+            shown_teams.add(wanted.key)
+    assert len(shown_teams) > 1  # or the test could not tell one generator from another
+
+
+def test_a_folder_that_is_no_finished_run_is_refused_by_name(
+    refusal: Callable[..., str], evidence: Path, tmp_path: Path
+) -> None:
+    from provgym.trainers.config_file import dump_config
+    from tests.trainers.kgat_runs import make_config
+
+    (tmp_path / "empty").mkdir()
+    assert "empty is a folder without config.yaml" in refusal(*WORDS, "--topology", "empty")
+    config = make_config(tmp_path)
+    config.run_dir.mkdir(parents=True)
+    (config.run_dir / "config.yaml").write_text(dump_config(config), encoding="utf-8")
+    assert "holds no generator.json" in refusal(*WORDS, "--topology", str(config.run_dir))

@@ -9,6 +9,7 @@ import typer
 
 from provgym.cli_group import checked, names_of, new_group
 from provgym.cli_options import ApiKeyEnv, BaseUrl, EndpointDir, EndpointFile, ModelName, TimeoutS
+from provgym.cli_topology_design import read_designing_run
 
 if TYPE_CHECKING:
     from provgym.envs.evidence_units import EvidenceContext, KnowledgeGraph
@@ -28,7 +29,7 @@ _ANY_GOLD = {"verdict": "MIXED", "multiple_choice": "A", "yes_no": "yes", "numbe
     epilog="Example: provgym run topology --question 'In agriculture, bolnan raises the yield of dalkon.' "
     "--evidence evidence.jsonl | provgym run topology --question '...' --evidence evidence.jsonl "
     "--topology debate --agent endpoint --base-url http://localhost:8000/v1 --model NAME | "
-    "provgym run topology --question '...' --evidence evidence.jsonl --topology my_team.json --agent smollm2"
+    "provgym run topology --question '...' --evidence evidence.jsonl --topology runs/kgat-simulated"
 )
 def topology(
     question: Annotated[str, typer.Option(help="What the team is asked.", show_default=False)],
@@ -37,7 +38,11 @@ def topology(
     ],
     team: Annotated[
         str,
-        typer.Option("--topology", help="Template (single, chain, star, tree, with_verifier, debate) or a JSON file."),
+        typer.Option(
+            "--topology",
+            help="Template (single, chain, star, tree, with_verifier, debate), a JSON file, or a K-GAT run's folder: "
+            "its generator then chooses the team by question and evidence.",
+        ),
     ] = "with_verifier",
     agent: Annotated[
         str, typer.Option(help="simulated, endpoint, smollm2, or a Hugging Face model's folder or id.")
@@ -48,7 +53,11 @@ def topology(
     choices: Annotated[str | None, typer.Option(help="Of a multiple_choice question, by commas.")] = None,
     gold: Annotated[str | None, typer.Option(help="The right answer, to check against; no agent sees it.")] = None,
     depth: Annotated[
-        int | None, typer.Option(help="Show only so many units, those nearest to the question; all unless given.")
+        int | None,
+        typer.Option(
+            help="Show only so many units, those nearest to the question; all, or what the K-GAT run was trained with, "
+            "unless given."
+        ),
     ] = None,
     replicate: Annotated[int, typer.Option(help="Number of the repeat: others are other draws.")] = 0,
     temperature: Annotated[float, typer.Option(help="Of a language model; 0 is greedy.")] = 0.0,
@@ -73,15 +82,20 @@ def topology(
     from provgym.generators.knowledge_graph_files import read_knowledge_graph
     from provgym.rewards.answers import AnswerKind
 
-    chosen = _team_named(team)
+    designing = read_designing_run(Path(team)) if Path(team).is_dir() else None
+    chosen = None if designing is not None else _team_named(team)
     graph = read_knowledge_graph(evidence).graph
     options = tuple(names_of(choices, "--choices")) if choices is not None else ()
     task = _task(question, checked(AnswerKind, kind, "--kind"), options, gold, graph)
-    context = _shown(graph, question, depth)
+    if designing is None:
+        context = _shown(graph, question, depth)
+    else:
+        context, chosen = designing.design(task, depth, replicate)
     given = {"base_url": base_url, "model": model, "api_key_env": api_key_env, "timeout_s": timeout_s}
     player = _agent_named(agent, temperature, seed, max_new_tokens, given, endpoint_dir, endpoint_file)
     store: ReplyStore | None = None if cache is None else MessageCache(cache)
     runtime = WorkflowRuntime(player, roles=DEFAULT_ROLES, cache=store)
+    assert chosen is not None
     (run,) = runtime.run_many_sync([RunRequest(chosen, task, context, replicate)])
     _show(run, is_checked=gold is not None)
 
@@ -99,8 +113,8 @@ def _team_named(text: str) -> Topology:
     path = Path(text)
     if not path.is_file():
         raise FileNotFoundError(
-            f"--topology {text!r} is no template and no file; templates are {', '.join(named)}. A file holds "
-            '{"roles": ["Reasoner", "Answerer"], "edges": [[0, 1]]}'
+            f"--topology {text!r} is no template, no file and no folder; templates are {', '.join(named)}. A file "
+            'holds {"roles": ["Reasoner", "Answerer"], "edges": [[0, 1]]}'
         )
     try:
         return Topology.from_json(path.read_text(encoding="utf-8-sig"))
