@@ -38,7 +38,8 @@ def plot_accuracy_tokens(methods: Figures, path: Path, *, metric: str = "accurac
         raise ValueError(f"no method has {metric} and tokens; there is nothing to draw")
     figure = Figure(figsize=(7.6, 4.8), layout="constrained")
     axis = figure.subplots()
-    for number, (name, (value, tokens)) in enumerate(drawn.items()):
+    best_first = sorted(drawn.items(), key=lambda entry: -entry[1][0].value)  # the legend is a numbered ranking
+    for number, (name, (value, tokens)) in enumerate(best_first):
         axis.errorbar(
             tokens.value,
             value.value,
@@ -49,8 +50,9 @@ def plot_accuracy_tokens(methods: Figures, path: Path, *, metric: str = "accurac
             capsize=2,
             markersize=7,
             elinewidth=0.8,
-            label=f"{name} (n={value.n})",
+            label=f"{number + 1}  {name} {value.value:.3f} (n={value.n})",
         )
+        axis.annotate(str(number + 1), (tokens.value, value.value), (5, 4), textcoords="offset points", fontsize=7.5)
     axis.set_xscale("log")
     missing = [name for name in methods if name not in drawn]
     axis.set_xlabel("tokens per question" + (f"   (not counted: {', '.join(missing)})" if missing else ""))

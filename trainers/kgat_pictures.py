@@ -8,6 +8,7 @@ from pathlib import Path
 import networkx as nx
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.patches import FancyArrowPatch
 
 from provgym.envs.topology import Topology
 from provgym.eval.plots import COLOURS, save_figure
@@ -27,17 +28,18 @@ def draw_teams(teams: Mapping[str, Sequence[tuple[Topology, int]]], path: Path, 
         OSError: If the folder can't be written.
     """
     rows = max(1, len(teams))
-    figure = Figure(figsize=(3.4 * _COLUMNS, 2.3 * rows), layout="constrained")
-    axes = figure.subplots(rows, _COLUMNS, squeeze=False)
+    columns = max(1, *(min(len(found), _COLUMNS) for found in teams.values())) if teams else 1
+    figure = Figure(figsize=(4.2 * columns, 1.4 * rows + 0.4), layout="constrained")
+    axes = figure.subplots(rows, columns, squeeze=False)
     roles = sorted({role for found in teams.values() for topology, _ in found for role in topology.roles})
     colours = {role: COLOURS[place % len(COLOURS)] for place, role in enumerate(roles)}
     for axis in axes.flat:
         axis.set_axis_off()
     for row, (kind, found) in enumerate(teams.items()):
         total = sum(count for _, count in found)
-        for column, (topology, count) in enumerate(found[:_COLUMNS]):
+        for column, (topology, count) in enumerate(found[:columns]):
             _draw(axes[row, column], topology, colours)
-            axes[row, column].set_title(f"{kind}: {count} of {total} tasks", fontsize=9)
+            axes[row, column].set_title(f"{kind}: {count} of {total} tasks", fontsize=9, loc="left")
     figure.suptitle(title, fontsize=10)
     save_figure(figure, path)
 
@@ -45,16 +47,34 @@ def draw_teams(teams: Mapping[str, Sequence[tuple[Topology, int]]], path: Path, 
 def _draw(axis: Axes, topology: Topology, colours: Mapping[str, str]) -> None:
     """Draw one topology: a node's column is its longest way from a node without senders."""
     graph = topology.to_networkx()
-    for depth, nodes in enumerate(nx.topological_generations(graph)):
-        for node in nodes:
-            graph.nodes[node]["depth"] = depth
-    places = nx.multipartite_layout(graph, subset_key="depth")
-    nx.draw_networkx_edges(
-        graph, places, ax=axis, node_size=900, arrowsize=12, width=1.2, connectionstyle="arc3,rad=0.12"
-    )
-    nx.draw_networkx_nodes(
-        graph, places, ax=axis, node_size=900, node_color=[colours[topology.roles[node]] for node in graph]
-    )
-    labels = {node: topology.roles[node][:4] for node in graph}
-    nx.draw_networkx_labels(graph, places, labels, ax=axis, font_size=8)
-    axis.margins(0.25)
+    depth_of = {node: depth for depth, nodes in enumerate(nx.topological_generations(graph)) for node in nodes}
+    nx.set_node_attributes(graph, depth_of, "depth")
+    columns: dict[int, list[int]] = {}
+    for node in sorted(graph):
+        columns.setdefault(depth_of[node], []).append(node)
+    places = {
+        node: (float(depth), (len(nodes) - 1) / 2 - row)
+        for depth, nodes in columns.items()
+        for row, node in enumerate(nodes)
+    }
+    for sender, receiver in topology.edges:
+        skips = depth_of[receiver] - depth_of[sender] > 1  # around what stands between
+        arrow = FancyArrowPatch(
+            places[sender],
+            places[receiver],
+            connectionstyle=f"arc3,rad={-0.35 if skips else 0.0}",
+            arrowstyle="-|>",
+            mutation_scale=12,
+            shrinkA=30,
+            shrinkB=30,
+            linewidth=1.2,
+            color="#444444",
+        )
+        axis.add_patch(arrow)
+    for node, (x, y) in places.items():
+        role = topology.roles[node]
+        box = {"boxstyle": "round,pad=0.45", "facecolor": "white", "edgecolor": colours[role], "linewidth": 2.0}
+        axis.text(x, y, role, ha="center", va="center", fontsize=8, bbox=box)
+    axis.set_xlim(-0.6, max(2.0, len(columns) - 1.0) + 0.6)  # teams of up to three columns are drawn alike
+    tallest = max(len(nodes) for nodes in columns.values())
+    axis.set_ylim(-(tallest / 2 + 0.2), tallest / 2 + 0.2)
