@@ -5,8 +5,8 @@ One rule for every kind, in this order:
 1. Reasoning between ``<think>`` and ``</think>`` is not read. Where it was never closed, the reply was cut inside it
    and holds no answer. Of what is left, the last :data:`MAX_READ_CHARACTERS` characters are read.
 2. JSON objects with a key ``final_answer`` or ``answer`` (``verdict`` before these where a verdict is asked for; a real
-   decoder scans, at most 64 opening braces): if all of them give one readable answer, that is it; if they disagree or
-   one can't be read, there is none.
+   decoder scans): if all of them give one readable answer, that is it; if they disagree or one can't be read, there is
+   none.
 3. The last mark ("answer is", "Answer:", "verdict:", ``####``, ``\boxed{}``) whose line can be read; of at most 64
    marks, and at most 1,000 characters of a line.
 4. Otherwise what stands behind the last mark, or the whole text if there is none, is read loosely: only what can't be
@@ -26,25 +26,23 @@ Example:
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Iterator, Sequence
 from typing import Any, Literal, get_args
 
 from provgym.rewards.answer_readers import READERS, Reader
+from provgym.rewards.json_in_text import find_json
 
 AnswerKind = Literal["verdict", "multiple_choice", "yes_no", "number", "exact"]
 """How answers are read: a verdict on a claim, a letter, yes or no, a number, or text compared after normalisation."""
 
 MAX_READ_CHARACTERS = 65_536
-MAX_SCANNED_OBJECTS = 64
 MAX_TRIED_MARKS = 64
 MAX_LINE_CHARACTERS = 1_000
 MAX_CHOICES = 26
 
 _KEYS = ("final_answer", "answer")
-_DECODER = json.JSONDecoder()
 _MARK = re.compile(
     r"\b(?:answer|verdict)(?:\s(?:choice|option))?\b[*_\"'`)]{0,4}\s?"
     r"(?:(?:is|are|was|(?:would|must|should|will)\sbe)\b:?|[:=])[*_\"'`]{0,4}\s{0,8}"
@@ -125,17 +123,8 @@ def _visible(text: str) -> str | None:
 
 def _stated_values(text: str, keys: Sequence[str]) -> Iterator[Any]:
     """Yield what the JSON objects of a text give under the first of the keys that they have."""
-    position, tried = text.find("{"), 0
-    while position >= 0 and tried < MAX_SCANNED_OBJECTS:
-        tried += 1
-        try:
-            value, end = _DECODER.raw_decode(text, position)
-        except (ValueError, RecursionError):
-            end = position + 1
-        else:
-            if isinstance(value, dict):
-                yield from [value[key] for key in keys if key in value][:1]
-        position = text.find("{", end)
+    for found in find_json(text):
+        yield from [found.value[key] for key in keys if key in found.value][:1]
 
 
 def _read_value(reader: Reader, value: Any, choices: Sequence[str]) -> str | None:

@@ -32,7 +32,8 @@ from provgym.generators.writable_folder import check_writable
 from provgym.trainers.checkpoints import Checkpoint, Origin, find_resume_point, whole_checkpoints
 from provgym.trainers.command_line import OK, exit_status_of, run_parser
 from provgym.trainers.config_file import changed_keys, dump_config, load_config
-from provgym.trainers.kgat_config import KgatConfig, KgatEvaluationConfig, ReinforceConfig
+from provgym.trainers.kgat_config import KgatConfig, KgatEvaluationConfig
+from provgym.trainers.kgat_learning_config import ReinforceConfig
 from provgym.trainers.kgat_results import (
     dev_scores_json,
     evaluate_run,

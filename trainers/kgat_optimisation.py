@@ -21,7 +21,7 @@ from provgym.generators.kgat_context import ContextBatch
 from provgym.generators.kgat_model import KgatModel
 from provgym.generators.seeds import Purpose, derive_rng
 from provgym.generators.topology_targets import TaskTarget
-from provgym.trainers.kgat_config import KgatOptimConfig
+from provgym.trainers.kgat_learning_config import KgatOptimConfig
 
 
 @dataclass(frozen=True, slots=True)
