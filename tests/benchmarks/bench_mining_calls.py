@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
