@@ -196,12 +196,16 @@ def _scan(text: str) -> Action | None:
 
 def _decision_within(text: str, found: FoundValue) -> int:
     """Return the place behind the word that makes a JSON object a stop; behind the first key of a bare judgement."""
-    members = list(members_of(text, found.start))
     naming = "name" if "name" in found.value else "action"
-    if found.value.get(naming) == "stop":
-        return next(value.end for key, value in reversed(members) if key.value == naming) - 1  # before the quote
-    place = next((key.end for key, _ in reversed(members) if key.value == "stop"), members[0].key.end)
-    return place - 1
+    is_named = found.value.get(naming) == "stop"
+    members = list(members_of(text, found.start))
+    word = members[0].key
+    for member in members:
+        if is_named and member.key.value == naming:
+            word = member.value
+        elif not is_named and member.key.value == "stop":
+            word = member.key
+    return word.end - len('"')
 
 
 def _read_object(value: Any) -> Action | None:
