@@ -4,12 +4,12 @@ The rule, in order:
 
 1. The text, stripped, is one JSON object: that is the action.
 2. The first line is an action in the short grammar (below): that is the action.
-3. Otherwise every JSON object in the first 16,384 characters is looked at (a real decoder scans). If all actions found
-   are equal, that is the action. If several stops disagree, it is a stop whose judgement does not parse; any other
-   disagreement is no action.
+3. Otherwise every JSON object is looked at (a real decoder scans). If all actions found are equal, that is the action.
+   If several stops disagree, it is a stop whose judgement does not parse; any other disagreement is no action.
 4. Without an action in JSON, a text that starts with the word ``stop`` is a stop whose judgement does not parse.
 
-So prose ahead of the JSON decides nothing, whatever words and braces it holds.
+Rules 2 to 4 read what stands behind the reasoning (:mod:`provgym.rewards.reasoning`), all rules at most 16,384
+characters. So reasoning and prose ahead of the JSON decide nothing, whatever words, braces and actions they hold.
 
 Short grammar::
 
@@ -35,6 +35,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from provgym.rewards.json_in_text import FoundValue, find_json, members_of
 from provgym.rewards.outcome import Judgement, Verdict
+from provgym.rewards.reasoning import said_after_reasoning
 
 MAX_SCANNED_CHARACTERS = 16_384
 _LEADING_STOP = re.compile(r"stop\b")
@@ -107,14 +108,10 @@ def parse_action(text: str) -> Action:
         >>> parse_action("stop now")
         Stop(judgement=None)
     """
-    head = text[:MAX_SCANNED_CHARACTERS].strip()
-    if head.startswith("{"):
-        try:
-            whole = json.loads(head, parse_constant=_refuse_constant)
-        except (ValueError, RecursionError):
-            pass
-        else:
-            return _read_object(whole) or Unparsed()
+    whole = _decode_whole(text)
+    if whole is not None:
+        return _read_object(whole) or Unparsed()
+    head = (said_after_reasoning(text) or "")[:MAX_SCANNED_CHARACTERS].strip()
     action = _parse_short(head) or _scan(head)
     if action is not None:
         return action
@@ -134,15 +131,16 @@ def find_decision(text: str) -> int | None:
         >>> find_decision("stop +1 -0 SUPPORT 0.9"), find_decision('To stop: {"stop": {}}'), find_decision("walk n3")
         (4, 15, None)
     """
-    head = text[:MAX_SCANNED_CHARACTERS]
-    if not isinstance(parse_action(head), Stop):
+    if not isinstance(parse_action(text), Stop):
         return None
-    stripped = head.lstrip()
-    margin = len(head) - len(stripped)
-    if not isinstance(_parse_short(stripped.rstrip()), Stop):
-        for found in find_json(stripped):
+    read = text if _decode_whole(text) is not None else said_after_reasoning(text) or ""
+    head = read.lstrip()
+    margin = len(text) - len(head)
+    head = head[:MAX_SCANNED_CHARACTERS]
+    if not isinstance(_parse_short(head.rstrip()), Stop):
+        for found in find_json(head):
             if isinstance(_read_object(found.value), Stop):
-                return margin + _decision_within(stripped, found)
+                return margin + _decision_within(head, found)
     return margin + len("stop")
 
 
@@ -155,6 +153,17 @@ def format_stop(judgement: Judgement) -> str:
     """
     head = f"stop +{judgement.support_count} -{judgement.refute_count} {judgement.verdict.value}"
     return " ".join([head, f"{judgement.confidence:.1f}", *judgement.cited_sources])
+
+
+def _decode_whole(text: str) -> Any | None:
+    """Decode a text that is one JSON object; None if it is something else."""
+    head = text[:MAX_SCANNED_CHARACTERS].strip()
+    if not head.startswith("{"):
+        return None
+    try:
+        return json.loads(head, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError):
+        return None
 
 
 def _parse_short(text: str) -> Action | None:
@@ -196,12 +205,16 @@ def _scan(text: str) -> Action | None:
 
 def _decision_within(text: str, found: FoundValue) -> int:
     """Return the place behind the word that makes a JSON object a stop; behind the first key of a bare judgement."""
-    members = list(members_of(text, found.start))
     naming = "name" if "name" in found.value else "action"
-    if found.value.get(naming) == "stop":
-        return next(value.end for key, value in reversed(members) if key.value == naming) - 1  # before the quote
-    place = next((key.end for key, _ in reversed(members) if key.value == "stop"), members[0].key.end)
-    return place - 1
+    is_named = found.value.get(naming) == "stop"
+    members = list(members_of(text, found.start))
+    word = members[0].key
+    for member in members:
+        if is_named and member.key.value == naming:
+            word = member.value
+        elif not is_named and member.key.value == "stop":
+            word = member.key
+    return word.end - len('"')
 
 
 def _read_object(value: Any) -> Action | None:

@@ -111,7 +111,13 @@ class TopologyData:
         return found
 
     def nearest(self, task: TopologyTask, text: str, count: int) -> EvidenceContext:
-        """Return the units of a task's graph that are nearest to a text; a graph is indexed once."""
+        """Return the units of a task's graph that are nearest to a text; a graph is indexed once.
+
+        Args:
+            task: Whose graph is searched.
+            text: What is looked for.
+            count: Units at most.
+        """
         graph: KnowledgeGraph = task.graph
         if id(graph) not in self._retrievers:  # tasks hold their graphs, so ids stay
             self._retrievers[id(graph)] = Retriever(graph, self.encoder)

@@ -83,7 +83,13 @@ def check_task_splits(tasks: Iterable[TopologyTask]) -> None:
 
 
 def balanced(verdicts: Sequence[Verdict], count: int, rng: np.random.Generator) -> list[Verdict]:
-    """Return ``count`` verdicts in random order, each as often as any other, give or take one."""
+    """Return verdicts in random order, each as often as any other, give or take one.
+
+    Args:
+        verdicts: Which there are.
+        count: How many to return, >= 0.
+        rng: Draws the order.
+    """
     return [verdicts[place % len(verdicts)] for place in rng.permutation(count).tolist()]
 
 

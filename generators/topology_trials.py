@@ -119,6 +119,12 @@ class TopologyTrials:
         """Return the outcome if its success rate reaches a bar, else None.
 
         Replicates stop once even successes in all the rest would not reach it.
+
+        Args:
+            topology: Any valid one.
+            replicates: Numbers of the replicates, distinct, in the order of execution.
+            at_least: The bar, in [0, 1].
+            estimator: How the rate is read from the replicates.
         """
         runs: list[TopologyRun] = []
         for done, replicate in enumerate(replicates, start=1):

@@ -5,6 +5,7 @@ The rule, in order:
 1. the whole reply, stripped, is one JSON list of triples, or an object with such a list under ``triples``;
 2. otherwise the first such list or object in the text that holds a triple (within a fence or prose; a real decoder
    scans the first 65,536 characters), or else the first empty one;
+   reasoning (:mod:`provgym.rewards.reasoning`) is not read;
 3. entries are checked one by one: ``head``, ``relation``, ``tail`` and ``quote``, all visible text.
 
 A quote matches literally, or else with runs of white space taken as one and without regard to case; its first place in
@@ -20,6 +21,7 @@ from pydantic import BaseModel, ConfigDict
 
 from provgym.generators.claim_records import Text
 from provgym.rewards.json_in_text import find_json
+from provgym.rewards.reasoning import said_after_reasoning
 
 MAX_SCANNED_CHARACTERS = 65_536
 
@@ -44,7 +46,8 @@ def read_triples(reply: str) -> list[Any] | None:
         ([{'head': 'a'}], None)
     """
     empty: list[Any] | None = None
-    for found in find_json(reply[:MAX_SCANNED_CHARACTERS], with_lists=True):
+    said = said_after_reasoning(reply) or ""
+    for found in find_json(said[:MAX_SCANNED_CHARACTERS], with_lists=True):
         entries = found.value.get("triples") if isinstance(found.value, dict) else found.value
         if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
             continue

@@ -46,7 +46,18 @@ class ExtractionModel(Protocol):
         usage: Counter[str],
         tag: CallTag | None = None,
     ) -> str:
-        """Return the answer to a conversation, or raise :class:`EndpointFailure`."""
+        """Return the answer to a conversation.
+
+        Args:
+            messages: Role and content of each.
+            temperature: Of sampling, >= 0.
+            seed: Of sampling.
+            usage: Tokens and attempts are added to it.
+            tag: What the call is for, for the ledger.
+
+        Raises:
+            EndpointFailure: If no answer could be had.
+        """
         ...
 
 

@@ -33,6 +33,7 @@ from typing import Any, Literal, get_args
 
 from provgym.rewards.answer_readers import READERS, Reader
 from provgym.rewards.json_in_text import find_json
+from provgym.rewards.reasoning import said_after_reasoning
 
 AnswerKind = Literal["verdict", "multiple_choice", "yes_no", "number", "exact"]
 """How answers are read: a verdict on a claim, a letter, yes or no, a number, or text compared after normalisation."""
@@ -67,9 +68,10 @@ def extract_answer(kind: AnswerKind, text: str, *, choices: Sequence[str] = ()) 
         ValueError: If the kind is unknown or there are too many choices; never because of the text.
     """
     reader = _reader(kind, choices)
-    visible = _visible(text)
-    if visible is None:
+    said = said_after_reasoning(text)
+    if said is None:
         return None
+    visible = said[-MAX_READ_CHARACTERS:]
     stated = list(_stated_values(visible, ("verdict", *_KEYS) if kind == "verdict" else _KEYS))
     if stated:
         answers = {_read_value(reader, value, choices) for value in stated}
@@ -109,16 +111,6 @@ def _reader(kind: AnswerKind, choices: Sequence[str]) -> Reader:
     if len(choices) > MAX_CHOICES:
         raise ValueError(f"found {len(choices)} choices; letters name at most {MAX_CHOICES}")
     return READERS[kind]
-
-
-def _visible(text: str) -> str | None:
-    """Return what was said after the reasoning; None if the text ends inside it."""
-    start = text.rfind("<think>")
-    end = text.rfind("</think>")
-    if start > end:
-        return None
-    said = text[end + len("</think>") :] if end >= 0 else text
-    return said[-MAX_READ_CHARACTERS:]
 
 
 def _stated_values(text: str, keys: Sequence[str]) -> Iterator[Any]:

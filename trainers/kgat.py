@@ -123,7 +123,22 @@ def train(
     *,
     processes: Processes | None = None,
 ) -> tuple[KgatTrainer, str]:
-    """Train from the start or from a checkpoint; returns the trainer and the W&B run id."""
+    """Train from the start or from a checkpoint.
+
+    Args:
+        config: The run.
+        world: Tasks and what is seen of them.
+        runtime: Executes topologies.
+        launched: This process's place among those of the run.
+        resume: Where to go on from; None is the start.
+        processes: How processes share what they found; the launched ones if None.
+
+    Returns:
+        The trainer after its last step, and the W&B run id.
+
+    Raises:
+        RunStopped: If going on would be wasted.
+    """
     hash_ = training_hash(config)
     tracker = Tracker(
         config.run_dir,

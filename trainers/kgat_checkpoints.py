@@ -56,6 +56,11 @@ def save_checkpoint(
 def load_checkpoint(path: Path, model: KgatModel, optimizer: torch.optim.Optimizer | None = None) -> None:
     """Load a checkpoint into a generator of the same shape, and into its optimiser if there is one.
 
+    Args:
+        path: Folder of the checkpoint.
+        model: Gets the weights.
+        optimizer: Gets the state of the one that was saved; None leaves it unread.
+
     Raises:
         FileNotFoundError: If the folder holds no weights.
         ValueError: If they are of another shape.

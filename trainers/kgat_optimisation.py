@@ -59,7 +59,12 @@ def new_optimizer(model: KgatModel, config: KgatOptimConfig) -> torch.optim.Adam
 
 
 def learning_rate_of(step: int, total_steps: int, config: KgatOptimConfig) -> float:
-    """Return the learning rate of a step counted from 0.
+    """Return the learning rate of a step.
+
+    Args:
+        step: Counted from 0 over the whole run.
+        total_steps: Of all rounds.
+        config: Peak, warm-up and schedule.
 
     Example:
         >>> config = KgatOptimConfig(learning_rate=1.0, warmup_steps=2, schedule="linear")

@@ -172,7 +172,13 @@ def scores_of(
 
 
 def save_world(world: PlantedWorld, path: Path, about: Mapping[str, Any]) -> None:
-    """Write a world, so that a resumed run explores it once."""
+    """Write a world, so that a resumed run explores it once.
+
+    Args:
+        world: What was explored.
+        path: File to write, replaced as a whole.
+        about: What the scores depend on, as JSON; :func:`read_world` asks for the same.
+    """
     data = {
         "about": dict(about),
         "topologies": [topology.as_dict() for topology in world.topologies],

@@ -39,6 +39,9 @@ class TaskSet:
     Attributes:
         tasks: Of one split.
         evidence: One context per task; what the agents are given.
+
+    Raises:
+        ValueError: If there is not one context per task.
     """
 
     tasks: tuple[TopologyTask, ...]

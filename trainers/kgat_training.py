@@ -272,5 +272,11 @@ def pooled_targets(history: Sequence[Sequence[TaskTarget]], config: KgatConfig) 
 
 
 def checkpoint_of_round(folder: Path, number: int, steps_per_round: int) -> Path:
-    """Return where the checkpoint at the end of a round lies."""
+    """Return where the checkpoint at the end of a round lies.
+
+    Args:
+        folder: Of all checkpoints.
+        number: Of the round, from 0.
+        steps_per_round: Optimiser steps in each.
+    """
     return folder / f"checkpoint-{(number + 1) * steps_per_round}"

@@ -59,6 +59,12 @@ def training_hash(config: KgatConfig) -> str:
 def train(config: KgatConfig, world: KgatWorld, runtime: WorkflowRuntime, *, shows: bool = False) -> ReinforceTrainer:
     """Train from the newest checkpoint, or from the start, to the last step.
 
+    Args:
+        config: The run.
+        world: Tasks and what is seen of them.
+        runtime: Executes topologies.
+        shows: Whether to show a progress bar.
+
     Raises:
         RunStopped: If going on would be wasted.
         ValueError: If the run was begun under another configuration.
@@ -99,6 +105,13 @@ def run(config: KgatConfig, *, fresh: bool = False) -> dict[str, Any]:
     Args:
         config: The run; its name gets the suffix ``-reinforce``.
         fresh: Throw an earlier run of this name away instead of going on with it.
+
+    Returns:
+        What ``summary.json`` holds.
+
+    Raises:
+        RunStopped: If several processes were launched, or going on would be wasted.
+        ValueError: If the run was begun under another configuration.
     """
     config = config.model_copy(update={"name": config.name + SUFFIX})
     launched = join_world(config)

@@ -204,6 +204,9 @@ PROSE = [
     "walk ",
     r"stop \frac{1}{2} " * 50,
     "I would stop {now} if I could.",
+    '<think>{"walk": "n9"}? Or stop: {"stop": {}}?</think>',
+    "stop +1 -0 SUPPORT 0.9\n</think>",
+    "<think>" + "stop? " * 5_000 + "</think>",
     '{"thought": "stop"}',
     "stop:",
 ]
@@ -216,6 +219,13 @@ def test_prose_before_the_json_decides_nothing(prose: str) -> None:
     assert parse_action(f'{prose}\n{{"walk": "n3"}}') == WalkTo("n3")
     assert parse_action(f"{prose} {BARE}") == READ
     assert parse_action(f"{prose} {BARE} {OTHER}") == Stop(None)
+
+
+def test_reasoning_is_no_action() -> None:
+    """Cut inside its reasoning, a text is no action, whatever stands there; a whole JSON object may hold the mark."""
+    assert parse_action(f'<think>Perhaps {{"walk": "n3"}} or {BARE}') == Unparsed()
+    assert parse_action("<think>\nstop +1 -0 SUPPORT 0.9") == Unparsed()
+    assert parse_action(BARE.replace("Three", "<think>")) != Unparsed()
 
 
 STOPS = [

@@ -93,6 +93,8 @@ def test_what_is_not_there_is_refused_and_counted() -> None:
         ('Of [] and {} come [1]: [{"head": "a"}]', [{"head": "a"}]),
         (r"\frac{1}{2} [2] {note} " * 200 + '{"triples": [{"head": "a"}]}', [{"head": "a"}]),
         ('None in {"triples": []}, stop. []', []),
+        ('<think>[{"head": "b"}]?</think>[{"head": "a"}]', [{"head": "a"}]),
+        ('<think>[{"head": "b"}] or', None),
         ('[{"head": "a"}, {"head": "b', None),
         ("no triples", None),
         ("", None),

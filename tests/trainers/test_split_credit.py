@@ -223,8 +223,9 @@ def test_prose_that_speaks_of_stopping_belongs_to_the_decision(
     text = prose + rewrite_action(STOP, grammar)
     ids = tokenizer.encode(text, add_special_tokens=False)
     decided = decision_tokens(ending_with(ids), tokenizer)
-    assert tokenizer.decode(ids[:decided]).startswith(text[: text.rindex("stop") + len("stop")])
-    assert not tokenizer.decode(ids[: decided - 1]).startswith(text[: text.rindex("stop") + len("stop")])
+    whole = text[: text.rindex("stop") + len("stop")]
+    assert str(tokenizer.decode(ids[:decided])).startswith(whole)
+    assert not str(tokenizer.decode(ids[: decided - 1])).startswith(whole)
     assert "verdict" in tokenizer.decode(ids[decided:])
 
 
