@@ -86,8 +86,8 @@ def find_resume_point(folder: Path, config_hash: str, changes: Sequence[str] = (
     for path in sorted(folder.glob("checkpoint-*")):
         if _NAME.fullmatch(path.name) and path.name not in names:
             warnings.warn(
-                f"{path} is not whole (left by an interrupted run, or damaged); it is removed, and the run resumes "
-                f"from {whole[-1].path.name if whole else 'the start'}",
+                f"{path} was left half-written by an interrupted run, or is damaged; it is removed, and the run "
+                f"resumes from {whole[-1].path.name if whole else 'the start'}",
                 stacklevel=2,
             )
             shutil.rmtree(path)
