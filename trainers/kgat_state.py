@@ -8,23 +8,25 @@ again from the message cache.
 
 from __future__ import annotations
 
-import json
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from provgym.envs.topology import Topology
-from provgym.eval.run_files import write_atomic, write_json_atomic
+from provgym.eval.run_files import read_json_file, write_atomic, write_json_atomic
 from provgym.generators.candidate_mining import Proposal, Proposals
 from provgym.generators.json_lines import BadFileError, BadLine, dump_json_line, read_json_lines
 from provgym.generators.task_mining import PruningCount
 from provgym.generators.topology_targets import TaskTarget
 from provgym.generators.topology_trials import TrialAccount
 
+Built = TypeVar("Built")
 _PART = re.compile(r"targets\.part-\d+\.jsonl")
+_DRAWS = ("drawn", "refused", "repeated")
+_DRAWN_AGAIN = "remove the round's folder, and it is mined again (from the message cache)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +95,7 @@ class RoundFolder:
             }
             for task_id, row in zip(task_ids, proposals.by_task, strict=True)
         )
-        counts = {name: dict(getattr(proposals, name)) for name in ("drawn", "refused", "repeated")}
+        counts = {name: dict(getattr(proposals, name)) for name in _DRAWS}
         write_json_atomic(self.path / "proposals.json", counts)
         write_atomic(self.proposals_file, (dump_json_line(row) for row in rows))
 
@@ -107,11 +109,13 @@ class RoundFolder:
             return None
         rows = _read_rows(self.proposals_file)
         _check_tasks(self.proposals_file, [str(row.get("task_id")) for row in rows], task_ids)
-        counts = json.loads((self.path / "proposals.json").read_text(encoding="utf-8"))
-        by_task = tuple(
-            tuple(Proposal(Topology.from_dict(p["topology"]), p["origin"]) for p in row["proposals"]) for row in rows
+        by_task = tuple(_built(self.proposals_file, n, _proposals_of, row) for n, row in enumerate(rows, start=1))
+        return read_json_file(
+            self.path / "proposals.json",
+            lambda counts: Proposals(by_task, **{name: dict(counts[name]) for name in _DRAWS}),
+            expected="how many candidates were drawn, refused and repeated",
+            way_out=_DRAWN_AGAIN,
         )
-        return Proposals(by_task, **counts)
 
     def part_file(self, rank: int) -> Path:
         """Return where a process stores its tasks as they are mined."""
@@ -128,8 +132,8 @@ class RoundFolder:
         found: dict[int, MinedRow] = {}
         parts = self.path.iterdir() if self.path.is_dir() else ()
         for path in sorted(p for p in parts if _PART.fullmatch(p.name)):
-            for row in _read_rows(path, may_be_cut=True):
-                mined = MinedRow.from_json(row)
+            for number, row in enumerate(_read_rows(path, may_be_cut=True), start=1):
+                mined = _built(path, number, MinedRow.from_json, row)
                 if not mined.account.errors:
                     found[mined.number] = mined
         return found
@@ -174,19 +178,55 @@ class RoundFolder:
         """
         if not self.targets_file.is_file():
             return None
-        targets = [TaskTarget.from_json(row) for row in _read_rows(self.targets_file)]
+        rows = _read_rows(self.targets_file)
+        targets = [_built(self.targets_file, n, TaskTarget.from_json, row) for n, row in enumerate(rows, start=1)]
         _check_tasks(self.targets_file, [target.task_id for target in targets], task_ids)
         return targets
 
     def read_figures(self) -> dict[str, Any]:
-        """Return a finished round's figures."""
-        found: dict[str, Any] = json.loads(self.mining_file.read_text(encoding="utf-8"))
-        return found
+        """Return a finished round's figures.
+
+        Raises:
+            BadFileError: If the file is damaged.
+            OSError: If it can't be read.
+        """
+        way_out = "put the file back, or start over with --fresh"
+        return read_json_file(self.mining_file, _figures_of, expected="what a round of mining came to", way_out=way_out)
 
 
 def account_figures(account: TrialAccount) -> dict[str, int]:
     """Return an account's counts under the names that they are logged by."""
     return {f"mining/{name}": count for name, count in asdict(account).items()}
+
+
+def _proposals_of(row: Mapping[str, Any]) -> tuple[Proposal, ...]:
+    """Rebuild one task's candidates.
+
+    Raises:
+        ValueError: If a field is missing or unknown.
+    """
+    try:
+        return tuple(Proposal(Topology.from_dict(p["topology"]), p["origin"]) for p in row["proposals"])
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"not a task's stored candidates: {error!r}") from error
+
+
+def _figures_of(data: Any) -> dict[str, Any]:
+    if not isinstance(data, dict) or "mining/tasks" not in data:
+        raise ValueError(f"a {type(data).__name__} without mining/tasks")
+    return data
+
+
+def _built(path: Path, line: int, build: Callable[[Mapping[str, Any]], Built], row: Mapping[str, Any]) -> Built:
+    """Build what a line holds.
+
+    Raises:
+        BadFileError: If it holds something else.
+    """
+    try:
+        return build(row)
+    except ValueError as error:
+        raise BadFileError(path, f"{error}; remove the file, its tasks are mined again", line) from error
 
 
 def _read_rows(path: Path, *, may_be_cut: bool = False) -> list[dict[str, Any]]:
