@@ -10,7 +10,11 @@ from pathlib import Path
 
 from provgym.trainers.command_line import FAILED, OK, plain_parser
 from provgym.trainers.config_file import ConfigError
+from provgym.trainers.run_config import MAX_SEED, RunConfig
 from provgym.trainers.run_grid import STALL_S, PlannedRun
+
+DEFAULT_SEEDS = (42, 43, 44, 45, 46)
+"""Five, fixed beforehand; the first is the source's."""
 
 GOES_ON = "goes on with what is missing"
 """What a grid's command does after an interrupt."""
@@ -103,7 +107,22 @@ def seeds_in(text: str, way_out: str) -> list[int]:
     return seeds
 
 
-def say_what_failed(failed: Sequence[PlannedRun], total: int, folder: Path) -> int:
+def check_seeds(seeds: Sequence[int]) -> None:
+    """Refuse seeds that a result can't be pooled over.
+
+    Raises:
+        ConfigError: If there are fewer than two, one is out of range, or one stands twice.
+    """
+    text = f"--seeds {','.join(map(str, seeds))}"
+    if len(seeds) < 2:
+        raise ConfigError(f"{text}: found {len(seeds)}, expected at least two seeds")
+    if min(seeds) < 0 or max(seeds) > MAX_SEED:  # a copied configuration is not checked again
+        raise ConfigError(f"{text}: expected whole numbers from 0 to {MAX_SEED}")
+    if len(set(seeds)) < len(seeds):
+        raise ConfigError(f"{text} names something twice; name each once")
+
+
+def say_what_failed(failed: Sequence[PlannedRun[RunConfig]], total: int, folder: Path) -> int:
     """Name the runs that failed, if any did; returns the exit status."""
     if not failed:
         return OK

@@ -6,7 +6,6 @@ The world (tasks, retrieval, agents) has a module of its own, :mod:`provgym.trai
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from types import MappingProxyType
 from typing import ClassVar, Literal, Self
 
@@ -19,7 +18,8 @@ from provgym.generators.topology_pruning import PruningRule
 from provgym.generators.topology_targets import ScoreRule
 from provgym.rewards.topology_score import CostWeights, SuccessEstimator
 from provgym.trainers.kgat_world_config import AgentsConfig, RetrievalConfig, TasksConfig
-from provgym.trainers.papt_config import MAX_SEED, TrackingConfig
+from provgym.trainers.papt_config import TrackingConfig
+from provgym.trainers.run_config import RunConfig
 from provgym.trainers.strict_config import Strict
 
 
@@ -79,8 +79,8 @@ class MiningConfig(Strict):
         prunes: Whether successful candidates are pruned.
         p_min: Least success rate of what pruning leaves (the source names none).
         pruning_keeps_score: Whether a deletion must not lower the score either (ours).
-        keeps_unpruned: Whether a candidate stays beside what pruning left of it (ours; the source puts the pruned one in
-            its place): pruning goes by few executions, and fresh ones then decide between the two.
+        keeps_unpruned: Whether a candidate stays beside what pruning left of it (ours; the source puts the pruned one
+            in its place): pruning goes by few executions, and fresh ones then decide between the two.
         target_temperature: beta_q of the targets, in units of score (the source names none). Greedy decoding follows
             the total weight of all teams that begin alike: at 0.1, several teams that are a little worse outweigh the
             best one; a smaller value lets the best one win.
@@ -250,10 +250,11 @@ _FOREIGN = MappingProxyType(
 )
 
 
-class KgatConfig(Strict):
+class KgatConfig(RunConfig):
     """A K-GAT run.
 
     Attributes:
+        trainer: See :class:`~provgym.trainers.run_config.RunConfig`.
         foreign_names: What the paper and other libraries call some of these keys, for the hint of an error.
         name: Folder below ``runs_dir``.
         seed: Training seed.
@@ -264,11 +265,9 @@ class KgatConfig(Strict):
         num_processes: World size the run is meant for; None takes what it is launched with.
     """
 
+    trainer: ClassVar[str] = "provgym.trainers.kgat"
     foreign_names: ClassVar[Mapping[str, str]] = _FOREIGN
 
-    name: str = Field(pattern=r"^\w[\w.-]*$")  # `..` with --fresh would remove what lies around the runs
-    runs_dir: Path = Path("runs")
-    seed: int = Field(default=42, ge=0, le=MAX_SEED)
     conditioning: Literal["evidence", "query"] = "evidence"
     agents_see_evidence: bool = True
     tasks: TasksConfig = TasksConfig()
@@ -294,8 +293,3 @@ class KgatConfig(Strict):
     def total_steps(self) -> int:
         """Optimiser steps of all rounds."""
         return self.curriculum.rounds * self.optim.steps_per_round
-
-    @property
-    def run_dir(self) -> Path:
-        """Where the run's files go."""
-        return self.runs_dir / self.name

@@ -23,22 +23,21 @@ from provgym.rewards.rubric import Variant
 from provgym.trainers.command_line import exit_status_of
 from provgym.trainers.config_file import ConfigError, load_config
 from provgym.trainers.grid_arguments import (
+    DEFAULT_SEEDS,
     GOES_ON,
+    check_seeds,
     grid_options,
     names_in,
     new_parser,
     say_what_failed,
     seeds_in,
 )
-from provgym.trainers.papt_config import MAX_SEED, PaptConfig
+from provgym.trainers.papt_config import PaptConfig
 from provgym.trainers.run_grid import PlannedRun, run_missing
 from provgym.trainers.seed_summary import PooledResult, pool, read_seed, seed_tables, variant_tables
 
-DEFAULT_SEEDS = (42, 43, 44, 45, 46)
-"""Five, fixed beforehand; the first is the source's."""
 
-
-def plan_runs(config: PaptConfig, seeds: Sequence[int], variants: Sequence[str] = ()) -> list[PlannedRun]:
+def plan_runs(config: PaptConfig, seeds: Sequence[int], variants: Sequence[str] = ()) -> list[PlannedRun[PaptConfig]]:
     """Return the runs, variant by variant, seed by seed.
 
     A variant that leaves the phases as they are has no suffix in its name, so that its runs are shared with a plan
@@ -53,13 +52,9 @@ def plan_runs(config: PaptConfig, seeds: Sequence[int], variants: Sequence[str] 
         ConfigError: If there are fewer than two seeds, one is out of range, something is named twice, or a variant is
             unknown.
     """
-    if len(seeds) < 2:
-        raise ConfigError(f"--seeds {','.join(map(str, seeds))}: found {len(seeds)}, expected at least two seeds")
-    if min(seeds) < 0 or max(seeds) > MAX_SEED:  # a copied configuration is not checked again
-        raise ConfigError(f"--seeds {','.join(map(str, seeds))}: expected whole numbers from 0 to {MAX_SEED}")
-    for option, values in (("--seeds", list(seeds)), ("--variants", list(variants))):
-        if len(set(values)) < len(values):
-            raise ConfigError(f"{option} {','.join(map(str, values))} names something twice; name each once")
+    check_seeds(seeds)
+    if len(set(variants)) < len(variants):
+        raise ConfigError(f"--variants {','.join(variants)} names something twice; name each once")
     unknown = [v for v in variants if v not in get_args(Variant)]
     if unknown:
         raise ConfigError(f"--variants {','.join(unknown)}: unknown; choose from {','.join(get_args(Variant))}")
@@ -77,7 +72,7 @@ def plan_runs(config: PaptConfig, seeds: Sequence[int], variants: Sequence[str] 
     return plan
 
 
-def summarise_seeds(config: PaptConfig, runs: Sequence[PlannedRun], folder: Path) -> list[PooledResult]:
+def summarise_seeds(config: PaptConfig, runs: Sequence[PlannedRun[PaptConfig]], folder: Path) -> list[PooledResult]:
     """Pool finished runs, write ``summary.json`` and ``results.md``, and print the tables."""
     labels = dict.fromkeys(run.label for run in runs)
     results = [pool(label, [read_seed(r.run_dir, r.seed) for r in runs if r.label == label]) for label in labels]
