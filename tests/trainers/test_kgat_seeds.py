@@ -12,7 +12,9 @@ import yaml
 from tests.eval.topology_records import random_runs
 from tests.trainers.kgat_runs import make_config
 from tests.trainers.run_stub import launch_stub
+from typer.testing import CliRunner
 
+from provgym.cli import app
 from provgym.eval.crossed import over_seeds
 from provgym.eval.run_files import write_json_atomic
 from provgym.eval.topology import rescore_methods
@@ -169,6 +171,16 @@ def test_what_other_trainings_and_evaluations_left_is_refused(
 def test_bad_command_lines(tmp_path: Path, capfd: pytest.CaptureFixture[str], words: list[str], said: str) -> None:
     assert kgat_seeds.main(words_for(tmp_path, *words)) == 2
     assert said in capfd.readouterr().err
+
+
+def test_the_command_passes_words_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[list[str]] = []
+    monkeypatch.setattr(kgat_seeds, "main", lambda words: seen.append(words) or 7)
+    given = ["--score.node", "0.5", "--optim.learning_rate=1e-3"]
+    answer = CliRunner().invoke(app, ["kgat-seeds", "--config", "a.yaml", "--jobs", "2", "--seeds", "1,2", *given])
+    assert answer.exit_code == 7
+    assert seen == [["--config=a.yaml", "--seeds=1,2", "--jobs=2", "--stall-hours=6.0", *given]]
+    assert "Example: provgym kgat-seeds" in CliRunner().invoke(app, ["kgat-seeds", "--help"]).stdout
 
 
 def test_pooled_figures_show_every_seed(tmp_path: Path, finished: Path, capfd: pytest.CaptureFixture[str]) -> None:
