@@ -16,21 +16,19 @@ from provgym.eval.run_files import write_atomic, write_json_atomic
 from provgym.eval.table import print_tables
 from provgym.eval.topology_names import KGAT
 from provgym.eval.walk_config import config_hash
-from provgym.generators.writable_folder import check_writable
 from provgym.trainers.command_line import exit_status_of
 from provgym.trainers.config_file import ConfigError, changed_keys, load_config
 from provgym.trainers.grid_arguments import (
-    DEFAULT_SEEDS,
     GOES_ON,
     check_seeds,
     grid_options,
-    new_parser,
-    say_what_failed,
+    run_and_pool,
     seeds_in,
+    seeds_parser,
 )
 from provgym.trainers.kgat_config import KgatConfig
 from provgym.trainers.kgat_seed_summary import PooledRuns, draw_pooled, pool_runs, read_run
-from provgym.trainers.run_grid import PlannedRun, run_missing
+from provgym.trainers.run_grid import PlannedRun
 
 
 def plan_runs(config: KgatConfig, seeds: Sequence[int]) -> list[PlannedRun[KgatConfig]]:
@@ -101,9 +99,7 @@ def summarise_seeds(config: KgatConfig, runs: Sequence[PlannedRun[KgatConfig]], 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Read the command line and run; returns the exit status: 0, 1 if a run failed, 2 if refused, 130 interrupted."""
     example = "provgym kgat-seeds --config configs/kgat/simulated.yaml --seeds 42,43,44"
-    parser = new_parser("provgym kgat-seeds", __doc__, example)
-    parser.add_argument("--config", required=True, help="YAML file of a K-GAT run")
-    parser.add_argument("--seeds", default=",".join(map(str, DEFAULT_SEEDS)), help="training seeds, by commas")
+    parser = seeds_parser("provgym kgat-seeds", __doc__, example, kind="K-GAT")
     known, overrides = parser.parse_known_args(arguments)
     return exit_status_of(lambda: _run_plan(known, overrides), goes_on=GOES_ON)
 
@@ -113,12 +109,8 @@ def _run_plan(known: argparse.Namespace, overrides: Sequence[str]) -> int:
     options = grid_options(known)
     runs = plan_runs(config, seeds_in(known.seeds, "give whole numbers, such as 42,43"))
     folder = config.runs_dir / f"{config.name}-seeds"
-    check_writable(folder, "runs_dir")
     refuse_other_evaluations(runs)
-    failed = run_missing(runs, folder, jobs=options.jobs, accelerate=options.accelerate, stall_s=options.stall_s)
-    if not failed:
-        summarise_seeds(config, runs, folder)
-    return say_what_failed(failed, len(runs), folder)
+    return run_and_pool(runs, folder, options, lambda: summarise_seeds(config, runs, folder))
 
 
 if __name__ == "__main__":

@@ -175,7 +175,12 @@ def test_bad_command_lines(tmp_path: Path, capfd: pytest.CaptureFixture[str], wo
 
 def test_the_command_passes_words_on(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[list[str]] = []
-    monkeypatch.setattr(kgat_seeds, "main", lambda words: seen.append(words) or 7)
+
+    def record(words: list[str]) -> int:
+        seen.append(words)
+        return 7
+
+    monkeypatch.setattr(kgat_seeds, "main", record)
     given = ["--score.node", "0.5", "--optim.learning_rate=1e-3"]
     answer = CliRunner().invoke(app, ["kgat-seeds", "--config", "a.yaml", "--jobs", "2", "--seeds", "1,2", *given])
     assert answer.exit_code == 7
