@@ -81,6 +81,7 @@ class WorkflowRuntime:
 
     Attributes:
         ledger: What calls cost so far, training and evaluation apart.
+        cache: As given.
 
     Raises:
         ValueError: If ``max_concurrency`` < 1.
@@ -90,6 +91,7 @@ class WorkflowRuntime:
         self, agent: Agent, *, roles: RoleLibrary, cache: ReplyStore | None = None, max_concurrency: int = 16
     ) -> None:
         self.ledger = TokenLedger()
+        self.cache = cache
         self._opens = agent if isinstance(agent, SessionAgent) else None
         self._roles = roles
         self._execute = NodeExecutor(agent, cache, self.ledger, max_concurrency)

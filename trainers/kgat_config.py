@@ -7,7 +7,6 @@ weights are learned, :mod:`provgym.trainers.kgat_learning_config`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from types import MappingProxyType
 from typing import ClassVar, Literal, Self
 
@@ -21,7 +20,8 @@ from provgym.generators.topology_targets import ScoreRule
 from provgym.rewards.topology_score import CostWeights, SuccessEstimator
 from provgym.trainers.kgat_learning_config import KgatCheckpointConfig, KgatOptimConfig, ReinforceConfig
 from provgym.trainers.kgat_world_config import AgentsConfig, RetrievalConfig, TasksConfig
-from provgym.trainers.papt_config import MAX_SEED, TrackingConfig
+from provgym.trainers.papt_config import TrackingConfig
+from provgym.trainers.run_config import RunConfig
 from provgym.trainers.strict_config import Strict
 
 
@@ -183,10 +183,11 @@ _FOREIGN = MappingProxyType(
 )
 
 
-class KgatConfig(Strict):
+class KgatConfig(RunConfig):
     """A K-GAT run.
 
     Attributes:
+        trainer: See :class:`~provgym.trainers.run_config.RunConfig`.
         foreign_names: What the paper and other libraries call some of these keys, for the hint of an error.
         name: Folder below ``runs_dir``.
         seed: Training seed.
@@ -197,11 +198,9 @@ class KgatConfig(Strict):
         num_processes: World size the run is meant for; None takes what it is launched with.
     """
 
+    trainer: ClassVar[str] = "provgym.trainers.kgat"
     foreign_names: ClassVar[Mapping[str, str]] = _FOREIGN
 
-    name: str = Field(pattern=r"^\w[\w.-]*$")  # `..` with --fresh would remove what lies around the runs
-    runs_dir: Path = Path("runs")
-    seed: int = Field(default=42, ge=0, le=MAX_SEED)
     conditioning: Literal["evidence", "query"] = "evidence"
     agents_see_evidence: bool = True
     tasks: TasksConfig = TasksConfig()
@@ -227,8 +226,3 @@ class KgatConfig(Strict):
     def total_steps(self) -> int:
         """Optimiser steps of all rounds."""
         return self.curriculum.rounds * self.optim.steps_per_round
-
-    @property
-    def run_dir(self) -> Path:
-        """Where the run's files go."""
-        return self.runs_dir / self.name

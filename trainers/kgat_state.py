@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -21,7 +21,7 @@ from provgym.generators.candidate_mining import Proposal, Proposals
 from provgym.generators.json_lines import BadFileError, BadLine, dump_json_line, read_json_lines
 from provgym.generators.task_mining import PruningCount
 from provgym.generators.topology_targets import TaskTarget
-from provgym.generators.topology_trials import TrialAccount
+from provgym.generators.topology_trials import PaidCall, TrialAccount, total_account
 
 Built = TypeVar("Built")
 _PART = re.compile(r"targets\.part-\d+\.jsonl")
@@ -37,8 +37,9 @@ class MinedRow:
         number: Of the task in its split.
         target: What the generator is to match.
         pruning: What pruning did.
-        account: What the executions cost. After a kill, calls that were paid before count as cached.
+        account: What the executions cost.
         failure: Why the first execution that ended in ``error`` did so, or None.
+        paid: Key of each call that the account counts as paid, to its tokens.
     """
 
     number: int
@@ -46,6 +47,7 @@ class MinedRow:
     pruning: PruningCount
     account: TrialAccount
     failure: str | None = None
+    paid: Mapping[str, PaidCall] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """Return JSON-ready data; :meth:`from_json` reverses it exactly."""
@@ -55,6 +57,7 @@ class MinedRow:
             "pruning": self.pruning._asdict(),
             "account": self.account.to_json(),
             "failure": self.failure,
+            "paid": {key: list(call) for key, call in self.paid.items()},
         }
 
     @classmethod
@@ -66,7 +69,10 @@ class MinedRow:
         """
         try:
             target, pruning = TaskTarget.from_json(data["target"]), PruningCount(**data["pruning"])
-            return cls(int(data["number"]), target, pruning, TrialAccount(**data["account"]), data["failure"])
+            account = TrialAccount(**data["account"])
+            # Rows of before this was stored have none: of a round interrupted then, repeats can't be taken out.
+            paid = {key: PaidCall(*call) for key, call in data.get("paid", {}).items()}
+            return cls(int(data["number"]), target, pruning, account, data["failure"], paid)
         except (KeyError, TypeError) as error:
             raise ValueError(f"not a stored mined task: {error!r}") from error
 
@@ -84,6 +90,7 @@ class RoundFolder:
         self.proposals_file = self.path / "proposals.jsonl"
         self.targets_file = self.path / "targets.jsonl"
         self.mining_file = self.path / "mining.json"
+        self.begun_file = self.path / "begun.json"
         self.dev_file = self.path / "dev.json"
 
     def write_proposals(self, proposals: Proposals, task_ids: Sequence[str]) -> None:
@@ -116,6 +123,26 @@ class RoundFolder:
             expected="how many candidates were drawn, refused and repeated",
             way_out=_DRAWN_AGAIN,
         )
+
+    def begin(self, newest_reply: float) -> float | None:
+        """Note, before the first execution, when the newest stored reply was stored.
+
+        Args:
+            newest_reply: That moment, in seconds since 1970.
+
+        Returns:
+            What an earlier process noted, if one began to mine this round: replies stored since then are the round's
+            own. None if this one is the first.
+        """
+        if self.begun_file.is_file():
+            return read_json_file(
+                self.begun_file,
+                lambda found: float(found["newest_reply"]),
+                expected="when the newest stored reply was stored as the round began",
+                way_out=_DRAWN_AGAIN,
+            )
+        write_json_atomic(self.begun_file, {"newest_reply": newest_reply})
+        return None
 
     def part_file(self, rank: int) -> Path:
         """Return where a process stores its tasks as they are mined."""
@@ -192,6 +219,29 @@ class RoundFolder:
         """
         way_out = "put the file back, or start over with --fresh"
         return read_json_file(self.mining_file, _figures_of, expected="what a round of mining came to", way_out=way_out)
+
+
+def round_account(rows: Iterable[MinedRow]) -> TrialAccount:
+    """Add the accounts of a round's tasks up.
+
+    A call that several tasks have in common is paid once. A task that is mined again after a kill can't know that
+    another one has accounted for it already; so repeats are taken out here.
+    """
+    rows = list(rows)
+    account = total_account(row.account for row in rows)
+    seen: set[str] = set()
+    for row in rows:
+        for key in sorted(seen & row.paid.keys()):
+            call = row.paid[key]
+            account = replace(
+                account,
+                paid_calls=account.paid_calls - 1,
+                cached_calls=account.cached_calls + 1,
+                prompt_tokens=account.prompt_tokens - call.prompt_tokens,
+                completion_tokens=account.completion_tokens - call.completion_tokens,
+            )
+        seen |= row.paid.keys()
+    return account
 
 
 def account_figures(account: TrialAccount) -> dict[str, int]:

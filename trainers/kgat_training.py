@@ -15,7 +15,7 @@ from typing import Any
 from tqdm.auto import tqdm
 
 from provgym.envs.topology import Topology
-from provgym.envs.workflow import WorkflowRuntime
+from provgym.envs.workflow import MessageCache, WorkflowRuntime
 from provgym.eval.processes import Processes
 from provgym.eval.walk_play import together
 from provgym.generators.candidate_mining import Mixture, Proposals, pi_of_round, propose
@@ -79,6 +79,7 @@ class KgatTrainer:
             tasks_at_once=2 * config.agents.max_concurrency,
             is_incremental=config.mining.incremental,
             session=world.session,
+            replies=runtime.cache if isinstance(runtime.cache, MessageCache) else None,
         )
 
     def train(self, resume: Checkpoint | None, tracker: Tracker, origin: Origin) -> None:

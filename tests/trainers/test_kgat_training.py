@@ -43,10 +43,9 @@ class Killed(BaseException):
 
 
 def final_state(config: KgatConfig) -> dict[str, Any]:
-    """Everything that a run comes to: targets, weights, optimiser, logged steps."""
+    """Everything that a run comes to: targets, weights, optimiser, logged steps, and what mining cost."""
     last = whole_checkpoints(config.run_dir / "checkpoints")[-1]
     rows = [json.loads(line) for line in (config.run_dir / "metrics.jsonl").read_text().splitlines()]
-    costs = ("paid", "cached", "tokens", "cache_hit")  # after a kill, what was paid before counts as cached
     return {
         "targets": [RoundFolder(config.run_dir, n).targets_file.read_bytes() for n in range(2)],
         "proposals": [RoundFolder(config.run_dir, n).proposals_file.read_bytes() for n in range(2)],
@@ -54,7 +53,8 @@ def final_state(config: KgatConfig) -> dict[str, Any]:
         "step": last.step,
         "weights": (last.path / "model.safetensors").read_bytes(),
         "optimizer": (last.path / "optimizer.pt").read_bytes(),
-        "rows": [{k: v for k, v in row.items() if not any(c in k for c in costs)} for row in rows],
+        "rows": rows,
+        "costs": kgat_results.mining_totals(config),
     }
 
 
@@ -100,6 +100,9 @@ def test_killed_in_mining_and_optimisation_ends_the_same(tmp_path: Path, monkeyp
     segment(config, world)
     assert final_state(config) == final_state(whole)
     assert counting.calls == asked
+    costs = kgat_results.mining_totals(config)
+    assert 0 < costs["mining"]["paid_calls"] < costs["mining"]["calls"]
+    assert costs["calls_ratio_cached"]["value"] == costs["mining"]["paid_calls"] / costs["mining"]["calls"]
     assert [row["step"] for row in final_state(config)["rows"]] == list(range(1, 13))
     ids = {c.origin.wandb_id for c in whole_checkpoints(config.run_dir / "checkpoints")}
     assert ids == {json.loads((config.run_dir / "wandb_run.json").read_text())["run_id"]}
