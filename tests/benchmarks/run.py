@@ -99,8 +99,8 @@ class Report:
         if part == "mining-calls":
             from tests.benchmarks.bench_mining_calls import measure as measure_mining  # imports TRL
 
-            found = measure_mining(on_mined=lambda name, calls: self.console.print(f"  {name}: {calls} calls"))
-            return {f"mining_calls_ratio{tail}": found[budget]["ratio"] for budget, tail in MINED.items()}, found
+            mined = measure_mining(on_mined=lambda name, calls: self.console.print(f"  {name}: {calls} calls"))
+            return {f"mining_calls_ratio{tail}": mined[budget]["ratio"] for budget, tail in MINED.items()}, mined
         if kind == "rollout":
             from tests.benchmarks.bench_rollout import measure as measure_rollout  # imports TRL
 
