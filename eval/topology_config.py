@@ -70,11 +70,14 @@ class TopologyEvalConfig(_Model):
         replicates: Repetitions of each question; each is an independent draw of the agents.
         methods: Names of :data:`~provgym.eval.topology_names.METHODS`; None takes all that there are parts for.
         generator: Folder of a trained generator, or of the run that trained it; None evaluates baselines alone.
-        query_generator: Folder of one that was trained without evidence, for ``query_conditioned`` and
+        query_generator: Folder of one that was trained without evidence, for ``query_conditioned``.
+        closed_generator: Folder of one of a run in which not even the agents saw evidence, for
             ``no_evidence_in_training``.
+        fixed_team: JSON file of the team that a run chose on dev, for ``best_fixed``.
         encoder: Sentence encoder of retrieval and generators: a name, a folder, or ``hashed`` (no weights).
         encoder_revision: Of a hub model.
         embeddings: Folder of stored embeddings; None keeps them in memory.
+        choice: ``similar`` units, or ``random`` ones as a control.
         depth: K, units retrieved for each question (3 in the source, best 3 to 5; 6 shows all of a conflict in the
             evidence tasks).
         depths: Further depths to sweep over (the source: 1 to 10).
@@ -99,9 +102,12 @@ class TopologyEvalConfig(_Model):
     methods: tuple[str, ...] | None = None
     generator: Path | None = None
     query_generator: Path | None = None
+    closed_generator: Path | None = None
+    fixed_team: Path | None = None
     encoder: str = MINILM
     encoder_revision: str | None = None
     embeddings: Path | None = Path("runs/embeddings")
+    choice: Literal["similar", "random"] = "similar"
     depth: int = Field(default=6, ge=1)
     depths: tuple[Annotated[int, Field(ge=1)], ...] = ()
     max_nodes: int | None = Field(default=None, ge=1, le=64)
@@ -150,7 +156,7 @@ class TopologyEvalConfig(_Model):
     @property
     def question_hash(self) -> str:
         """12 hexadecimal digits of what decides the questions and their evidence; methods may be added to these."""
-        names = {"tasks", "split", "limit", "replicates", "encoder", "encoder_revision", "depth", "seed"}
+        names = {"tasks", "split", "limit", "replicates", "encoder", "encoder_revision", "choice", "depth", "seed"}
         return config_hash(TopologyEvalConfig.model_validate(self.model_dump(include=names)))
 
 
@@ -176,6 +182,12 @@ def _brought(run: Mapping[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     if "evidence" in tasks:
         found["tasks"] = {"kind": "evidence", "made": tasks["evidence"]}
-    renamed = {"encoder": "encoder", "revision": "encoder_revision", "depth": "depth", "cache": "embeddings"}
+    renamed = {
+        "encoder": "encoder",
+        "revision": "encoder_revision",
+        "choice": "choice",
+        "depth": "depth",
+        "cache": "embeddings",
+    }
     found |= {renamed[key]: value for key, value in retrieval.items() if key in renamed}
     return found | {key: score[key] for key in ("node", "edge", "cost_weight") if key in score}

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from provgym.envs.evidence_units import EvidenceContext, KnowledgeGraph
 from provgym.envs.roles import DEFAULT_ROLES
+from provgym.envs.topology import Topology
 from provgym.envs.topology_rules import TopologyRules
 from provgym.envs.topology_tasks import TopologyTask
+from provgym.eval.run_files import read_json_file
 from provgym.eval.topology_config import HASHED, BenchmarkTasks, TopologyEvalConfig
 from provgym.eval.topology_ladder import LadderParts
 from provgym.eval.topology_methods import Question
@@ -82,17 +84,19 @@ class TopologyData:
         encoder: Of questions and units.
         replicates: Repetitions of each question.
         seed: Of random retrieval.
+        choice: Which units the questions come with.
     """
 
     tasks: Sequence[TopologyTask]
     encoder: NamedEncoder
     replicates: int = 1
     seed: int = 42
+    choice: Literal["similar", "random"] = "similar"
     _retrievers: dict[int, Retriever] = field(default_factory=dict, repr=False, compare=False)
 
     def questions(self, depth: int) -> list[Question]:
-        """Return every task, ``replicates`` times, with the ``depth`` units nearest to it."""
-        contexts = retrieve_contexts(self.tasks, self.encoder, depth)
+        """Return every task, ``replicates`` times, with ``depth`` units of its graph."""
+        contexts = retrieve_contexts(self.tasks, self.encoder, depth, choice=self.choice, seed=self.seed)
         return [
             Question(task, context, replicate)
             for task, context in zip(self.tasks, contexts, strict=True)
@@ -141,6 +145,7 @@ def ladder_parts(
     read = _load_designer(config, data) if load is None else load
     designer = None if config.generator is None else read(config.generator)
     second = None if config.query_generator is None else read(config.query_generator)
+    third = None if config.closed_generator is None else read(config.closed_generator)
     rules = _rules(config, designer)
     return LadderParts(
         rules=rules,
@@ -148,10 +153,36 @@ def ladder_parts(
         seed=config.seed,
         designer=_within(designer, rules),
         second=_within(second, rules),
+        third=_within(third, rules),
+        fixed=None if config.fixed_team is None else read_fixed_team(config.fixed_team),
         show_random=data.random_evidence,
         retrieve=data.nearest,
         max_samples=config.max_samples,
         step_units=config.step_units,
+    )
+
+
+def read_fixed_team(path: Path) -> Topology:
+    """Read the team that a run chose on dev.
+
+    Raises:
+        BadFileError: If the file holds no team.
+        OSError: If it can't be read.
+    """
+    return _read_fixed(path)[0]
+
+
+def is_fixed_team_of(path: Path, training_hash: str) -> bool:
+    """Whether a file holds the team that a run of this very training chose."""
+    return path.is_file() and _read_fixed(path)[1] == training_hash
+
+
+def _read_fixed(path: Path) -> tuple[Topology, str]:
+    return read_json_file(
+        path,
+        lambda data: (Topology.from_dict(data["topology"]), str(data["training_hash"])),
+        expected="the team that a run chose on dev",
+        way_out="remove it: the run chooses again",
     )
 
 

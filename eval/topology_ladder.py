@@ -11,6 +11,8 @@ from provgym.envs.topology_rules import TopologyRules
 from provgym.eval.topology_generator import Designer
 from provgym.eval.topology_methods import Method, Propose, Question, Show, TeamMethod, same_team, shown_nothing
 from provgym.eval.topology_names import (
+    BEST_FIXED,
+    CLOSED_BOOK,
     EVIDENCE_REMOVED,
     FIXED_TEAMS,
     GENERATED,
@@ -18,7 +20,6 @@ from provgym.eval.topology_names import (
     METHODS,
     NO_EVIDENCE_AT_INFERENCE,
     NO_VERIFIER,
-    QUERY_CONDITIONED,
     RANDOM,
     RANDOM_RETRIEVAL,
     REACT,
@@ -26,6 +27,7 @@ from provgym.eval.topology_names import (
     SELF_CONSISTENCY,
     SINGLE_AGENT,
     SINGLE_AGENT_CLOSED_BOOK,
+    THIRD_GENERATOR,
     WITH_VERIFIER,
 )
 from provgym.eval.topology_policies import LONE_ANSWERER, ReAct, Retrieve, SelfConsistency
@@ -50,6 +52,8 @@ class LadderParts:
         seed: Run seed of random teams.
         designer: The trained generator.
         second: A generator that was trained without evidence.
+        third: A generator of a run in which not even the agents saw evidence.
+        fixed: The one team that does best on dev.
         show_random: Evidence drawn at random, as much as was retrieved.
         retrieve: Finds units step by step.
         verifier_roles: Roles that ``no_verifier`` masks.
@@ -62,6 +66,8 @@ class LadderParts:
     seed: int = 42
     designer: Designer | None = None
     second: Designer | None = None
+    third: Designer | None = None
+    fixed: Topology | None = None
     show_random: Show | None = None
     retrieve: Retrieve | None = None
     verifier_roles: tuple[str, ...] = ("Verifier",)
@@ -92,6 +98,10 @@ def default_methods(parts: LadderParts) -> list[str]:
         lacking |= {*GENERATED, SELF_CONSISTENCY}
     if parts.second is None:
         lacking |= set(SECOND_GENERATOR)
+    if parts.third is None:
+        lacking |= set(THIRD_GENERATOR)
+    if parts.fixed is None:
+        lacking.add(BEST_FIXED)
     if parts.show_random is None:
         lacking.add(RANDOM_RETRIEVAL)
     if parts.retrieve is None:
@@ -112,6 +122,9 @@ def _method(name: str, parts: LadderParts) -> Method:
         return ReAct(_needed(parts.retrieve, name, "a retriever"), parts.step_units)
     if name == RANDOM:
         return _team(name, _RandomTeams(parts.rules, parts.seed), f"random/{parts.rules}/{parts.seed}")
+    if name == BEST_FIXED:
+        chosen = _needed(parts.fixed, name, "a run that chose a team on dev (its fixed_team.json)")
+        return _team(name, same_team(chosen), chosen.key)
     assert name in FIXED_TEAMS, name
     team = _template(name, parts.rules)
     return _team(name, same_team(team), team.key)
@@ -120,9 +133,11 @@ def _method(name: str, parts: LadderParts) -> Method:
 def _generated(name: str, parts: LadderParts) -> Method:
     designer = _needed(parts.designer, name, "a generator")
     if name in SECOND_GENERATOR:
-        second = _needed(parts.second, name, "a second generator, trained without evidence")
-        chosen = second.blind() if name == QUERY_CONDITIONED else second.seeing()
-        return _team(name, chosen, chosen.fingerprint)
+        second = _needed(parts.second, name, "a second generator, trained without evidence").blind()
+        return _team(name, second, second.fingerprint)
+    if name in THIRD_GENERATOR:
+        third = _needed(parts.third, name, "a generator that was mined and trained closed book")
+        return _team(name, third, third.fingerprint)
     if name == EVIDENCE_REMOVED:
         blind = designer.blind()
         return _team(name, blind, blind.fingerprint)
@@ -130,6 +145,9 @@ def _generated(name: str, parts: LadderParts) -> Method:
         masked = designer.without_roles(parts.verifier_roles)
         return _team(name, masked, masked.fingerprint)
     if name == NO_EVIDENCE_AT_INFERENCE:
+        blind = designer.blind()
+        return _team(name, blind, f"{blind.fingerprint}/closed book", shown_nothing)
+    if name == CLOSED_BOOK:
         return _team(name, designer, f"{designer.fingerprint}/closed book", shown_nothing)
     if name == RANDOM_RETRIEVAL:
         show = _needed(parts.show_random, name, "evidence drawn at random")

@@ -179,7 +179,6 @@ def record_of(
     question: Question,
     runs: Sequence[TopologyRun],
     *,
-    edges_between: Sequence[tuple[int, int]] = (),
     latency_s: float | None = None,
 ) -> MethodRun:
     """Return the record of a question that took one or several team runs; ending and answer are the last run's.
@@ -188,7 +187,6 @@ def record_of(
         method: Name of the method.
         question: What was asked.
         runs: In order, at least one.
-        edges_between: Further edges, over the nodes of all runs numbered through.
         latency_s: Of all runs together; their sum if None.
     """
     task, last = question.task, runs[-1]
@@ -210,7 +208,7 @@ def record_of(
         reason=last.reason,
         answer=last.answer,
         roles=tuple(role for run in runs for role in run.topology.roles),
-        edges=tuple(sorted((*edges, *edges_between))),
+        edges=tuple(sorted(edges)),
         messages=tuple(
             type(m)(m.sender, m.node + start, m.text)
             for start, run in zip(starts, runs, strict=True)

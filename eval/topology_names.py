@@ -9,6 +9,7 @@ QUERY_CONDITIONED = "query_conditioned"
 EVIDENCE_REMOVED = "evidence_removed"
 NO_EVIDENCE_IN_TRAINING = "no_evidence_in_training"
 NO_EVIDENCE_AT_INFERENCE = "no_evidence_at_inference"
+CLOSED_BOOK = "closed_book"
 NO_VERIFIER = "no_verifier"
 RANDOM_RETRIEVAL = "random_retrieval"
 SINGLE_AGENT = "single_agent"
@@ -19,6 +20,7 @@ CHAIN = "chain"
 STAR = "star"
 TREE = "tree"
 WITH_VERIFIER = "with_verifier"
+BEST_FIXED = "best_fixed"
 DEBATE = "debate"
 RANDOM = "random"
 
@@ -27,8 +29,9 @@ WHAT_CHANGES = MappingProxyType(
         KGAT: "the reference: team from question and evidence, agents see the evidence",
         QUERY_CONDITIONED: "the same model trained and asked without evidence; agents see the evidence",
         EVIDENCE_REMOVED: "kgat's own weights, asked without evidence; agents see the evidence",
-        NO_EVIDENCE_IN_TRAINING: "the model trained without evidence, asked with it; agents see the evidence",
-        NO_EVIDENCE_AT_INFERENCE: "kgat's own teams, agents without evidence (closed book)",
+        NO_EVIDENCE_IN_TRAINING: "a model whose teams were mined and trained closed book; agents see the evidence now",
+        NO_EVIDENCE_AT_INFERENCE: "kgat's own weights asked without evidence, and agents without evidence",
+        CLOSED_BOOK: "kgat's own teams, agents without evidence",
         NO_VERIFIER: "kgat's weights, the Verifier's role masked while decoding",
         RANDOM_RETRIEVAL: "kgat on as many units drawn at random; agents see these",
         SINGLE_AGENT: "one Answerer",
@@ -39,6 +42,7 @@ WHAT_CHANGES = MappingProxyType(
         STAR: "template",
         TREE: "template",
         WITH_VERIFIER: "template",
+        BEST_FIXED: "one team for all questions: the best on dev of the templates and of what was mined",
         DEBATE: "template: every node hears all before it; the in-degree limit does not hold",
         RANDOM: "a feasible team drawn at random for each question",
     }
@@ -56,22 +60,35 @@ GENERATED = (
     EVIDENCE_REMOVED,
     NO_EVIDENCE_IN_TRAINING,
     NO_EVIDENCE_AT_INFERENCE,
+    CLOSED_BOOK,
     NO_VERIFIER,
     RANDOM_RETRIEVAL,
 )
 """Methods whose teams a generator decodes."""
 
-SECOND_GENERATOR = (QUERY_CONDITIONED, NO_EVIDENCE_IN_TRAINING)
+SECOND_GENERATOR = (QUERY_CONDITIONED,)
 """Those of them that need a second generator, trained without evidence."""
 
-SWEPT = (KGAT, QUERY_CONDITIONED, SINGLE_AGENT, SELF_CONSISTENCY, REACT, WITH_VERIFIER, DEBATE)
+THIRD_GENERATOR = (NO_EVIDENCE_IN_TRAINING,)
+"""Those that need a third one, of a run in which not even the agents saw evidence."""
+
+SWEPT = (KGAT, QUERY_CONDITIONED, BEST_FIXED, SINGLE_AGENT, SELF_CONSISTENCY, REACT, WITH_VERIFIER, DEBATE)
 """Methods that sweeps play unless others are asked for."""
 
 MATCHED = (SINGLE_AGENT, SELF_CONSISTENCY)
 """Simple baselines; a report says so where they are as good as the reference."""
 
-EVIDENCE_PAIRS = MappingProxyType({KGAT: NO_EVIDENCE_AT_INFERENCE, SINGLE_AGENT: SINGLE_AGENT_CLOSED_BOOK})
+EVIDENCE_PAIRS = MappingProxyType({KGAT: CLOSED_BOOK, SINGLE_AGENT: SINGLE_AGENT_CLOSED_BOOK})
 """Method to the same one whose agents see no evidence: open against closed book."""
 
-RESERVED_NAMES = ("adaptation", "calls_ratio_cached", "planted_optimum_ratio", "details", "name", "seed", "config_hash")
+RESERVED_NAMES = (
+    "adaptation",
+    "calls_ratio_cached",
+    "planted_optimum_ratio",
+    "planted_evidence_ratio",
+    "details",
+    "name",
+    "seed",
+    "config_hash",
+)
 """Keys of ``summary.json`` beside the methods'."""

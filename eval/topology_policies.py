@@ -185,8 +185,7 @@ class ReAct:
                     shown[number] = more
                     continue
                 runs = steps.pop(number)
-                chain = [(node, node + 1) for node in range(len(runs) - 1)]
-                keep(number, record_of(self.name, questions[number], runs, edges_between=chain))
+                keep(number, record_of(self.name, questions[number], runs))
 
     def _next(self, question: Question, seen: EvidenceContext, runs: Sequence[TopologyRun]) -> EvidenceContext | None:
         """Return what the agent sees in its next step; None if there is none."""

@@ -2,7 +2,8 @@
 
 With probability 1 - pi a candidate is a template or a random feasible DAG, with pi the current generator's sample; pi
 grows over rounds. Candidates of a task are distinct up to isomorphism. One that the generator could never produce would
-have a target that nothing can match: it is refused, and counted.
+have a target that nothing can match: it is refused, and counted. A random DAG takes the place of what is refused or is
+there already, so that a task has as many candidates as there are draws, where the rules allow so many.
 
 Source: K-GAT, arXiv:2608.27984, equation 4. The single agent among the templates is ours.
 """
@@ -68,7 +69,7 @@ class Proposals:
         by_task: Per task, in the order of the draws, distinct up to isomorphism.
         drawn: Origin to number of draws.
         refused: Origin to number of draws outside the generator's support.
-        repeated: Origin to number of draws that the task had already.
+        repeated: Origin to number of draws that the task had already, stand-ins included.
     """
 
     by_task: tuple[tuple[Proposal, ...], ...]
@@ -182,26 +183,33 @@ class _Drawer:
         return [kinds[int(n)] for n in self._rng.choice(3, size=mixture.candidates, p=shares)]
 
     def take(self, origin: ProposalOrigin, sampled: Topology | None) -> None:
-        """Add one candidate of an origin, unless it is refused or there is no new one."""
+        """Add one candidate of an origin; a random one in place of what is refused or there already."""
         if sampled is not None:
-            self._add(origin, sampled)
-            return
+            is_new = self._add(origin, sampled)
+        else:
+            is_new = self._add_new(origin)
+        if not is_new and origin != "random":
+            self._add_new("random")
+
+    def _add_new(self, origin: ProposalOrigin) -> bool:
         for _ in range(_TRIES):
             drawn = self._draw(origin)
             if drawn.key not in self.proposals:
-                self._add(origin, drawn)
-                return
+                return self._add(origin, drawn)
         self.repeated[origin] += 1
+        return False
 
     def _draw(self, origin: ProposalOrigin) -> Topology:
         if origin == "template":
             return self._templates[self._names[int(self._rng.integers(len(self._names)))]]
         return self._random_topology(self._rules, self._rng)
 
-    def _add(self, origin: ProposalOrigin, topology: Topology) -> None:
+    def _add(self, origin: ProposalOrigin, topology: Topology) -> bool:
         if not self._rules.is_valid(topology):
             self.refused[origin] += 1
-        elif topology.key in self.proposals:
+            return False
+        if topology.key in self.proposals:
             self.repeated[origin] += 1
-        else:
-            self.proposals[topology.key] = Proposal(topology.canonical(), origin)
+            return False
+        self.proposals[topology.key] = Proposal(topology.canonical(), origin)
+        return True

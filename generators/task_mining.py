@@ -9,6 +9,7 @@ arXiv:1502.07943. Fresh replicates are ours.
 
 from __future__ import annotations
 
+import asyncio
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -87,15 +88,23 @@ class MinedTask(NamedTuple):
 
 
 async def mine_task(
-    proposals: Sequence[Proposal], trials: TopologyTrials, plan: MiningPlan, rules: TopologyRules
+    proposals: Sequence[Proposal],
+    trials: TopologyTrials,
+    plan: MiningPlan,
+    rules: TopologyRules,
+    round_number: int = 0,
 ) -> MinedTask:
     """Execute a task's candidates and make its target.
+
+    Fresh replicates have numbers of their own in every round: from the second round on the generator proposes what the
+    earlier ones taught it, and what was learned from must not decide again.
 
     Args:
         proposals: Distinct valid candidates.
         trials: Executes them on the task.
         plan: How.
         rules: What pruning may leave.
+        round_number: From 0.
     """
     candidates, survivors = await _execute(proposals, trials, plan)
     failing = not any(c.outcome.successes for c in candidates.values())
@@ -105,10 +114,11 @@ async def mine_task(
     if plan.pruning is not None and not failing:
         count = await _prune_all(candidates, kept, trials, plan, rules)
     if plan.rescore_replicates and not failing:
-        fresh = range(plan.replicates, plan.replicates + plan.rescore_replicates)
-        for key in sorted(kept):
-            found = candidates[key]
-            candidates[key] = replace(found, outcome=await trials.outcome(found.topology, fresh))
+        first = plan.replicates + round_number * plan.rescore_replicates
+        fresh = range(first, first + plan.rescore_replicates)
+        keys = sorted(kept)
+        outcomes = await asyncio.gather(*(trials.outcome(candidates[key].topology, fresh) for key in keys))
+        candidates |= {key: replace(candidates[key], outcome=o) for key, o in zip(keys, outcomes, strict=True)}
     target = target_of(
         trials.task.task_id,
         list(candidates.values()),
@@ -131,12 +141,15 @@ async def _execute(
     """Run the rungs; returns every candidate by key, and the keys of those that reached the last rung."""
     candidates: dict[str, Candidate] = {}
     survivors = list(proposals)
+    done = 0
     for rung in range(plan.rungs):
-        replicates = range(plan.replicates_of_rung(rung))
-        for proposal in survivors:
-            outcome = await trials.outcome(proposal.topology, replicates)
-            score = plan.score.score(outcome)
-            candidates[proposal.topology.key] = Candidate(proposal.topology, proposal.origin, outcome, score)
+        replicates = range(done, plan.replicates_of_rung(rung))
+        done = plan.replicates_of_rung(rung)
+        outcomes = await asyncio.gather(*(trials.outcome(p.topology, replicates) for p in survivors))
+        for proposal, found in zip(survivors, outcomes, strict=True):
+            key = proposal.topology.key
+            outcome = candidates[key].outcome.joined(found) if key in candidates else found
+            candidates[key] = Candidate(proposal.topology, proposal.origin, outcome, plan.score.score(outcome))
         if rung < plan.rungs - 1:
             survivors.sort(key=lambda proposal: _rank(candidates[proposal.topology.key], plan))
             survivors = survivors[: math.ceil(len(survivors) / 2)]

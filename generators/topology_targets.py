@@ -201,16 +201,19 @@ def target_of(
     return TaskTarget(task_id, spread, is_all_failing)
 
 
-def pool_targets(targets: Sequence[TaskTarget], *, rule: ScoreRule, temperature: float) -> TaskTarget:
+def pool_targets(
+    targets: Sequence[TaskTarget], *, rule: ScoreRule, temperature: float, adds_up: bool = False
+) -> TaskTarget:
     """Join what several rounds found for one task: one target over everything that they kept.
 
-    A topology that was kept several times counts once, as the last round scored it. Rounds in which all candidates
-    failed count only if all rounds did.
+    A topology that was kept several times counts once: scored by all its replicates where every round drew new ones,
+    else as the last round scored it. Rounds in which all candidates failed count only if all rounds did.
 
     Args:
         targets: Of one task, at least one, in the order of the rounds.
         rule: How outcomes are scored.
         temperature: beta_q.
+        adds_up: Whether the rounds' replicates are different draws, so that successes add up.
 
     Raises:
         ValueError: If there is no target, or they are of several tasks.
@@ -222,7 +225,11 @@ def pool_targets(targets: Sequence[TaskTarget], *, rule: ScoreRule, temperature:
     working = [target for target in known if not target.is_all_failing]
     best: dict[str, Candidate] = {}
     for target in working or known:
-        best |= {candidate.topology.key: candidate for candidate in target.kept}
+        for candidate in target.kept:
+            earlier = best.get(candidate.topology.key)
+            if earlier is not None and working and adds_up:
+                candidate = replace(candidate, outcome=earlier.outcome.joined(candidate.outcome))
+            best[candidate.topology.key] = candidate
     return target_of(
         names.pop(),
         list(best.values()),

@@ -7,6 +7,7 @@ can't change a decision any more.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Literal, NamedTuple, Protocol
@@ -94,7 +95,6 @@ class TopologyTrials:
         account: What these executions have cost so far. Replicates that were not needed are in no count, so that the
             saving over :attr:`TrialAccount.calls` is never overstated.
         paid: Key of each call that the account counts as paid, to its tokens.
-        first_failure: Why the first execution that ended in ``error`` did so; None if there was none.
     """
 
     def __init__(
@@ -109,20 +109,25 @@ class TopologyTrials:
     ) -> None:
         self.task = task
         self.paid: dict[str, PaidCall] = {}
-        self.first_failure: str | None = None
+        self._failures: dict[tuple[str, int], str] = {}
         self._evidence, self._runner, self._phase = evidence, runner, phase
         self._is_incremental, self._was_paid = is_incremental, was_paid
         self._known: dict[tuple[str, int], TopologyRun] = {}
         self.account = TrialAccount()
 
+    @property
+    def first_failure(self) -> str | None:
+        """Why an execution that ended in ``error`` did so, the same one in any order of ending; None if none did."""
+        return self._failures[min(self._failures)] if self._failures else None
+
     async def outcome(self, topology: Topology, replicates: Sequence[int]) -> TopologyOutcome:
-        """Execute replicates that were not executed yet, and count successes over all of them.
+        """Execute replicates that were not executed yet, at the same time, and count successes over all of them.
 
         Args:
             topology: Any valid one.
             replicates: Numbers of the replicates, distinct.
         """
-        runs = [await self._run(topology, replicate) for replicate in replicates]
+        runs = await asyncio.gather(*(self._run(topology, replicate) for replicate in replicates))
         return outcome_of_runs(topology, runs)
 
     async def outcome_if(
@@ -160,8 +165,8 @@ class TopologyTrials:
         if run is None:
             run = await self._runner.run(RunRequest(topology, self.task, self._evidence, replicate, self._phase))
             self._known[key] = run
-            if run.ending is Ending.ERROR and self.first_failure is None:
-                self.first_failure = failure_text(run)
+            if run.ending is Ending.ERROR:
+                self._failures[key] = failure_text(run)
         paid = [call for call in run.calls if is_new and self._is_paid(call)]
         self.paid |= {call.key: PaidCall(call.prompt_tokens, call.completion_tokens) for call in paid}
         self.account += account_of(run, paid, is_new=is_new)
@@ -169,9 +174,10 @@ class TopologyTrials:
 
     def _is_paid(self, call: CallRecord) -> bool:
         """Whether a call of a run that took place was paid for, now or by a process that was killed."""
-        if not call.is_cached:
-            return True
-        return self._was_paid is not None and call.key not in self.paid and self._was_paid(call.key)
+        if self._was_paid is None:
+            return not call.is_cached
+        # A run that shared a call with one under way may end first, and has counted it by then.
+        return call.key not in self.paid and (not call.is_cached or self._was_paid(call.key))
 
 
 def account_of(run: TopologyRun, paid: Sequence[CallRecord], *, is_new: bool) -> TrialAccount:

@@ -45,6 +45,24 @@ class TopologyOutcome:
         _check_successes(self.successes, self.replicates)
         _check_size(self.nodes, self.edges)
 
+    def joined(self, other: TopologyOutcome) -> TopologyOutcome:
+        """Return what two sets of distinct replicates of the same topology came to together.
+
+        Raises:
+            ValueError: If the sizes differ: that is another topology.
+
+        Example:
+            >>> TopologyOutcome(1, 2, 3, 2).joined(TopologyOutcome(3, 4, 3, 2))
+            TopologyOutcome(successes=4, replicates=6, nodes=3, edges=2)
+        """
+        if (self.nodes, self.edges) != (other.nodes, other.edges):
+            raise ValueError(
+                f"outcomes of teams of {self.nodes} nodes, {self.edges} edges and of {other.nodes} nodes, "
+                f"{other.edges} edges can't be joined; give outcomes of one topology"
+            )
+        replicates = self.replicates + other.replicates
+        return TopologyOutcome(self.successes + other.successes, replicates, self.nodes, self.edges)
+
 
 @dataclass(frozen=True, slots=True)
 class CostWeights:

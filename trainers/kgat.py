@@ -33,6 +33,7 @@ from provgym.trainers.checkpoints import Checkpoint, Origin, find_resume_point, 
 from provgym.trainers.command_line import OK, exit_status_of, run_parser
 from provgym.trainers.config_file import changed_keys, dump_config, load_config
 from provgym.trainers.kgat_config import KgatConfig, KgatEvaluationConfig
+from provgym.trainers.kgat_fixed import choose_fixed_team
 from provgym.trainers.kgat_learning_config import ReinforceConfig
 from provgym.trainers.kgat_results import (
     dev_scores_json,
@@ -187,7 +188,8 @@ def _run_checked(
     save_chosen(config, world, trainer.model, chosen, hash_)
     has_control = config.evaluation.trains_query_control and config.conditioning == "evidence"
     control = train_query_control(config, world, runtime, hash_, shows=True) if has_control else None
-    result = evaluate_run(config, world, runtime, control)
+    fixed = choose_fixed_team(config, world, runtime, hash_)
+    result = evaluate_run(config, world, runtime, control, fixed)
     summary = {
         "name": config.name,
         "seed": config.seed,
@@ -203,6 +205,7 @@ def _run_checked(
         "seconds_this_segment": round(time.time() - started, 1),
         **mining_totals(config),
         "planted_optimum_ratio": None,
+        "planted_evidence_ratio": None,
         **({} if planted is None else planted_ratio(config, world, planted, trainer.model)),
         **result.to_json(),
     }
@@ -224,7 +227,11 @@ def _show(config: KgatConfig, summary: dict[str, Any], result: TopologyEvalResul
         f"(ratio {summary['calls_ratio_cached']['value']:.3f}); step {summary['selected_step']} chosen by dev score"
     )
     if summary["planted_optimum_ratio"] is not None:
-        print(f"Planted optimum ratio: {Estimate.from_json(summary['planted_optimum_ratio'])}")
+        print(
+            f"Planted optimum ratio: {Estimate.from_json(summary['planted_optimum_ratio'])}; of what seeing the",
+            end=" ",
+        )
+        print(f"evidence is worth: {Estimate.from_json(summary['planted_evidence_ratio'])}")
     print(f"Run files: {config.run_dir}/ (summary.json, metrics.jsonl, rounds/, eval/, pictures/, generator/)")
 
 

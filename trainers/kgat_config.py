@@ -12,7 +12,7 @@ from typing import ClassVar, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from provgym.eval.topology_names import METHODS, SECOND_GENERATOR
+from provgym.eval.topology_names import METHODS, SECOND_GENERATOR, THIRD_GENERATOR
 from provgym.generators.kgat_scores import KgatSettings
 from provgym.generators.task_mining import MiningPlan
 from provgym.generators.topology_pruning import PruningRule
@@ -159,10 +159,9 @@ class KgatEvaluationConfig(Strict):
         return value
 
     def played_methods(self) -> tuple[str, ...]:
-        """Return the methods to play, those left out that need a second generator where none is trained."""
-        return tuple(
-            name for name in self.methods or METHODS if self.trains_query_control or name not in SECOND_GENERATOR
-        )
+        """Return the methods to play, those left out that need a generator that the run doesn't train."""
+        lacking = THIRD_GENERATOR if self.trains_query_control else (*SECOND_GENERATOR, *THIRD_GENERATOR)
+        return tuple(name for name in self.methods or METHODS if name not in lacking)
 
 
 _FOREIGN = MappingProxyType(

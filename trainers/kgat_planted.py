@@ -3,6 +3,9 @@
 ``planted_optimum_ratio = (S_trained - S_random) / (S_best - S_random)``. S_best is the best topology per kind of
 evidence, S_random the mean over all distinct valid graphs of a small rule set. The best of several hundred noisy means
 is lucky too, so it is chosen on one half of the tasks and scored on the other, and the other way round.
+
+Much of that gap closes by one good team for all questions. What seeing the evidence is worth is told by
+``planted_evidence_ratio = (S_trained - S_constant) / (S_best - S_constant)``, with S_constant the best single topology.
 """
 
 from __future__ import annotations
@@ -66,6 +69,27 @@ class PlantedWorld:
         return _mean_of_kinds(found, self.kinds)
 
     @property
+    def best_in_sample(self) -> float:
+        """S_best where one set of tasks chooses and scores: too high by luck, as :attr:`best` is too low by it."""
+        kinds = np.array(self.kinds)
+        found = [
+            np.nanmean(self.scores[self._best_on(kinds == kind)][kinds == kind]) for kind in sorted(set(self.kinds))
+        ]
+        return float(np.mean(found))
+
+    @property
+    def constant(self) -> float:
+        """S_constant: the best single topology for all kinds, chosen on one half, scored on the other."""
+        found = np.full(len(self.kinds), np.nan)
+        folds = np.array(self.folds)
+        for fold in (0, 1):
+            others = [n for n in range(len(self.kinds)) if self.folds[n] != fold]
+            names = tuple(self.kinds[n] for n in others)
+            means = [_mean_of_kinds(row[others], names) for row in self.scores]
+            found[folds == fold] = self.scores[int(np.nanargmax(means)), folds == fold]
+        return _mean_of_kinds(found, self.kinds)
+
+    @property
     def gap(self) -> float:
         """S_best - S_random."""
         return self.best - self.random
@@ -78,6 +102,14 @@ class PlantedWorld:
     def ratio(self, trained: float) -> float:
         """Return the share of the gap that a mean score of S_trained closes; above 1 if it beats the small rule set."""
         return (trained - self.random) / self.gap
+
+    def evidence_ratio(self, trained: float) -> float:
+        """Return the share of what seeing the evidence is worth that S_trained gains; NaN where it is worth nothing.
+
+        ``(S_trained - S_constant) / (S_best - S_constant)``: a designer that sees nothing can reach 0.
+        """
+        worth = self.best - self.constant
+        return (trained - self.constant) / worth if worth > 0 else math.nan
 
     def mean_of(self, scores: Floats) -> float:
         """Return the mean of (N,) scores over the kinds, each kind counting alike."""

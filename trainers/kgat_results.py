@@ -41,7 +41,7 @@ from provgym.trainers.kgat_world import KgatWorld, eval_config_of
 GENERATOR, QUERY_GENERATOR = "generator", "query_generator"
 """Folders of the chosen generator, and of the control that was trained without evidence."""
 
-_NOT_QUESTIONS = ("methods", "generator", "query_generator")
+_NOT_QUESTIONS = ("methods", "generator", "query_generator", "closed_generator", "fixed_team")
 
 
 def select(trainer: KgatTrainer, config: KgatConfig) -> tuple[int, dict[int, DevFigures]]:
@@ -129,13 +129,15 @@ def evaluate_run(
     world: KgatWorld,
     runtime: WorkflowRuntime,
     query_generator: Path | None,
+    fixed_team: Path | None = None,
     on_progress: Callable[[str, int, int], None] | None = None,
 ) -> TopologyEvalResult:
     """Play all methods on the test split with the harness; what was played before is kept."""
-    given = {"generator": config.run_dir / GENERATOR, "query_generator": query_generator}
+    given = {"generator": config.run_dir / GENERATOR, "query_generator": query_generator, "fixed_team": fixed_team}
     evaluation = eval_config_of(config).model_copy(update=given)
     split = world.splits["test"]
-    data = TopologyData(split.seen.tasks, world.encoder, evaluation.replicates, evaluation.seed)
+    seed = config.tasks.evidence.seed if evaluation.choice == "random" else evaluation.seed  # the run's own draw
+    data = TopologyData(split.seen.tasks, world.encoder, evaluation.replicates, seed, evaluation.choice)
     questions = data.questions(evaluation.depth)
     methods = build_methods(config.evaluation.played_methods(), ladder_parts(evaluation, data))
     return evaluate_methods(
@@ -191,12 +193,18 @@ def planted_ratio(config: KgatConfig, world: KgatWorld, planted: PlantedWorld, m
     teams = [team.canonical() for team in model.decode(seen)]
     scores = scores_of(teams, tasks, _apart(world, config), config.score.rule(), settings.replicates)
     trained = planted.mean_of(scores)
-    low, high = _interval(planted, scores, [task.base_id for task in tasks.tasks], config.seed)
-    ratio = Estimate(planted.ratio(trained), low, high, len(tasks))
+    drawn = _resampled(planted, scores, [task.base_id for task in tasks.tasks], config.seed)
+    ratio = _estimate(planted.ratio(trained), [again.ratio(score) for again, score in drawn], len(tasks))
+    evidence = _estimate(
+        planted.evidence_ratio(trained), [again.evidence_ratio(score) for again, score in drawn], len(tasks)
+    )
     return {
         "planted_optimum_ratio": ratio.to_json(),
+        "planted_evidence_ratio": evidence.to_json(),
         "planted": {
             "s_best": planted.best,
+            "s_best_in_sample": planted.best_in_sample,
+            "s_constant": planted.constant,
             "s_random": planted.random,
             "s_trained": trained,
             "topologies": len(planted.topologies),
@@ -205,10 +213,10 @@ def planted_ratio(config: KgatConfig, world: KgatWorld, planted: PlantedWorld, m
     }
 
 
-def _interval(
+def _resampled(
     planted: PlantedWorld, trained: np.ndarray[Any, np.dtype[np.float64]], bases: Sequence[str], seed: int
-) -> tuple[float, float]:
-    """Return the 95 % percentile interval of the ratio, base claims resampled; S_best's choice is part of it."""
+) -> list[tuple[PlantedWorld, float]]:
+    """Return 500 draws of base claims: the world on them, and S_trained there; S_best's choice is part of each."""
     names = list(dict.fromkeys(bases))
     rows = {name: [n for n, base in enumerate(bases) if base == name] for name in names}
     rng = derive_rng(seed, Purpose.BOOTSTRAP, 2)
@@ -223,11 +231,17 @@ def _interval(
         )
         if len({(k, f) for k, f in zip(again.kinds, again.folds, strict=True)}) < 2 * len(set(planted.kinds)):
             continue  # a half without a task chooses nothing
-        found.append(again.ratio(again.mean_of(trained[drawn])))
-    if not found:
-        return math.nan, math.nan
-    low, high = np.quantile(found, [0.025, 0.975])
-    return float(low), float(high)
+        found.append((again, again.mean_of(trained[drawn])))
+    return found
+
+
+def _estimate(value: float, drawn: Sequence[float], n: int) -> Estimate:
+    """Return a figure with its 95 % percentile interval, or without one where no draw has a value."""
+    if math.isnan(value):
+        return Estimate.missing()
+    known = [found for found in drawn if not math.isnan(found)]
+    low, high = np.quantile(known, [0.025, 0.975]) if known else (math.nan, math.nan)
+    return Estimate(value, float(low), float(high), n)
 
 
 def mining_totals(config: KgatConfig) -> dict[str, Any]:

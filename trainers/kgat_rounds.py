@@ -134,7 +134,9 @@ def mine_round(
     share = missing[processes.rank :: processes.world_size]
     together(processes, lambda: folder.repair_part(processes.rank))
     store = _Store(folder, processes.rank, len(share), on_task)
-    mined = together(processes, lambda: run_to_end(_mine_share(setup, proposals.by_task, share, store, begun.since)))
+    mined = together(
+        processes, lambda: run_to_end(_mine_share(setup, proposals.by_task, folder.number, share, store, begun.since))
+    )
     rows = sorted([*begun.done.values(), *processes.gather(mined)], key=lambda row: row.number)
     together(processes, lambda: _finish(folder, rows, proposals) if is_first else None)
     return [row.target for row in rows]
@@ -170,6 +172,7 @@ class _Store:
 async def _mine_share(
     setup: MiningSetup,
     proposals: Sequence[Sequence[Proposal]],
+    round_number: int,
     share: Sequence[int],
     store: _Store,
     since: float | None,
@@ -189,7 +192,7 @@ async def _mine_share(
                 is_incremental=setup.is_incremental,
                 was_paid=was_paid,
             )
-            target, pruning = await mine_task(proposals[number], trials, setup.plan, setup.rules)
+            target, pruning = await mine_task(proposals[number], trials, setup.plan, setup.rules, round_number)
         row = MinedRow(number, target, pruning, trials.account, trials.first_failure, trials.paid)
         store.add(row)
         return row

@@ -86,6 +86,7 @@ class RoundFolder:
     """
 
     def __init__(self, run_dir: Path, number: int) -> None:
+        self.number = number
         self.path = run_dir / "rounds" / f"round-{number:02d}"
         self.proposals_file = self.path / "proposals.jsonl"
         self.targets_file = self.path / "targets.jsonl"

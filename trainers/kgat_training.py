@@ -210,11 +210,13 @@ class KgatTrainer:
                 drawn += self.model.decode(rows, mode="sample", temperature=curriculum.temperature, seeds=seeds[part])
             return drawn
 
+        hand_made = templates(self.model.rules, self._world.roles)
         return propose(
             len(self._setup.train),
             Mixture(curriculum.candidates, self._pi(number), curriculum.template_share),
             rules=self.model.rules,
-            templates=templates(self.model.rules, self._world.roles),
+            # Debate may exceed the in-degree limit: a draw of it would only be refused.
+            templates={name: team for name, team in hand_made.items() if self.model.rules.is_valid(team)},
             random_topology=random_topology,
             sample=sample,
             run_seed=self._config.seed,
@@ -269,7 +271,11 @@ def pooled_targets(history: Sequence[Sequence[TaskTarget]], config: KgatConfig) 
     if config.mining.memory == "round":
         return list(history[-1])
     rule, temperature = config.score.rule(), config.mining.target_temperature
-    return [pool_targets(list(found), rule=rule, temperature=temperature) for found in zip(*history, strict=True)]
+    adds_up = config.mining.rescore_replicates > 0  # each round's fresh replicates are draws of their own
+    return [
+        pool_targets(list(found), rule=rule, temperature=temperature, adds_up=adds_up)
+        for found in zip(*history, strict=True)
+    ]
 
 
 def checkpoint_of_round(folder: Path, number: int, steps_per_round: int) -> Path:

@@ -46,6 +46,9 @@ def topology(
     query_generator: Annotated[
         Path | None, typer.Option(help="Folder of one trained without evidence, for query_conditioned.")
     ] = None,
+    closed_generator: Annotated[
+        Path | None, typer.Option(help="Folder of one mined and trained closed book, for no_evidence_in_training.")
+    ] = None,
     methods: Annotated[
         str | None, typer.Option(help="Names by commas; all that there are parts for unless given.")
     ] = None,
@@ -94,6 +97,7 @@ def topology(
     given = {
         "generator": generator,
         "query_generator": query_generator,
+        "closed_generator": closed_generator,
         "methods": None if methods is None else names_of(methods, "--methods"),
         "tasks": _benchmark(benchmark, file, graph, sample),
         "split": split,
@@ -129,7 +133,7 @@ def _evaluate(
     from provgym.eval.topology_ladder import build_methods, default_methods
     from provgym.eval.topology_report import report_on_methods
 
-    data = TopologyData(load_tasks(config), load_encoder(config), config.replicates, config.seed)
+    data = TopologyData(load_tasks(config), load_encoder(config), config.replicates, config.seed, config.choice)
     parts = ladder_parts(config, data)
     names = config.methods or default_methods(parts)
     methods = build_methods(names, parts)  # all are checked before the first one plays
@@ -232,7 +236,9 @@ def _generators_of(run: Path | None) -> dict[str, Path]:
     if run is None:
         return {}
     found = {name: run / name for name in ("generator", "query_generator")}
-    return {name: folder for name, folder in found.items() if (folder / "generator.json").is_file()}
+    left = {name: folder for name, folder in found.items() if (folder / "generator.json").is_file()}
+    fixed = run / "fixed_team.json"
+    return left | ({"fixed_team": fixed} if fixed.is_file() else {})
 
 
 def _agents_config(file: Path | None, run: KgatConfig | None) -> AgentsConfig:

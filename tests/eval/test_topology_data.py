@@ -62,7 +62,7 @@ def test_the_nearest_units_to_a_text(data: TopologyData) -> None:
     task = data.tasks[0]
     unit = task.graph.units[4]
     found = data.nearest(task, unit.span.text, 3)
-    assert unit in found.units
+    assert unit.span.text in {near.span.text for near in found.units}  # several sources may use the same words
     assert data.nearest(make_task(units=0), "anything", 3).units == ()
 
 
@@ -192,7 +192,7 @@ def test_the_ladder_in_the_simulated_world(evaluate: Evaluate, tmp_path: Path) -
     for run in result.runs["self_consistency_matched"]:
         assert run.tokens >= kgat[run.key].tokens
         assert run.tokens - kgat[run.key].tokens < run.tokens / run.samples * 1.5  # less than a sample too much
-    closed = result.summary.methods["no_evidence_at_inference"]
+    closed = result.summary.methods["closed_book"]
     assert closed.metrics["nodes"] == result.summary.methods["kgat"].metrics["nodes"]
     assert result.summary.methods["no_verifier"].verifier.checked == 0
     assert result.summary.methods["with_verifier"].verifier.checked == result.num_questions

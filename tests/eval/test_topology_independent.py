@@ -25,7 +25,7 @@ from provgym.eval.topology_store import runs_file, write_runs
 Row = dict[str, Any]
 Figure = tuple[float, int]
 EXACT = 1e-9
-METHODS = ("kgat", "single_agent", "debate", "no_evidence_at_inference", "self_consistency_matched")
+METHODS = ("kgat", "single_agent", "debate", "closed_book", "self_consistency_matched")
 FEW = Resampling(resamples=5)
 
 
@@ -211,7 +211,7 @@ def test_every_comparison(stored: Stored) -> None:
         pairs = paired(rows["kgat"], rows["debate"], name)
         expected = (sum(a for a, _ in pairs) / sum(b for _, b in pairs), len(pairs))
         same(getattr(summary.non_inferiority, ratio), expected, ratio)
-    pairs = paired(rows["kgat"], rows["no_evidence_at_inference"], "accuracy")
+    pairs = paired(rows["kgat"], rows["closed_book"], "accuracy")
     gain = (sum(a - b for a, b in pairs) / len(pairs), len(pairs))
     same(summary.evidence_gains["kgat"], gain, "open against closed book")
     assert set(summary.evidence_gains) == {"kgat"}

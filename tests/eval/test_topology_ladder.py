@@ -47,6 +47,8 @@ def parts() -> LadderParts:
         num_replicates=2,
         designer=Designer(shaken(1), ENCODER, "one"),
         second=Designer(shaken(2), ENCODER, "two", sees_evidence=False),
+        third=Designer(shaken(3), ENCODER, "three", sees_evidence=False),
+        fixed=Topology(("Reasoner", "Answerer"), ((0, 1),)),
         show_random=data.random_evidence,
         retrieve=data.nearest,
     )
@@ -86,10 +88,18 @@ def test_query_conditioned_teams_do_not_follow_the_evidence(methods: dict[str, M
         assert shown(methods[name]) == AS_IS
     assert teams(methods["kgat"]) != teams(methods["kgat"], bare)
     assert teams(methods["no_evidence_in_training"]) != teams(methods["query_conditioned"])
+    assert shown(methods["no_evidence_in_training"]) == AS_IS
+
+
+def test_the_best_fixed_team_is_the_same_for_all(methods: dict[str, Method]) -> None:
+    assert set(teams(methods["best_fixed"])) == {"Reasoner+Answerer:0>1"}
+    assert shown(methods["best_fixed"]) == AS_IS
 
 
 def test_agents_without_evidence_have_kgat_s_own_teams(methods: dict[str, Method]) -> None:
-    assert teams(methods["no_evidence_at_inference"]) == teams(methods["kgat"])
+    assert teams(methods["closed_book"]) == teams(methods["kgat"])
+    assert shown(methods["closed_book"]) == [[]] * len(QUESTIONS)
+    assert teams(methods["no_evidence_at_inference"]) == teams(methods["evidence_removed"])
     assert shown(methods["no_evidence_at_inference"]) == [[]] * len(QUESTIONS)
     assert shown(methods["single_agent_closed_book"]) == [[]] * len(QUESTIONS)
     assert teams(methods["single_agent_closed_book"]) == teams(methods["single_agent"])

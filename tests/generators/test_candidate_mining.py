@@ -60,12 +60,16 @@ def test_candidates_are_valid_canonical_and_distinct() -> None:
 
 
 def test_what_the_generator_could_never_produce_is_refused_and_counted() -> None:
-    """Debate exceeds the in-degree; so does a foreign sample. Every draw is accounted for."""
+    """Debate exceeds the in-degree; so does a foreign sample. Random DAGs take the place of both."""
     found = draw(60, pi=0.5, template_share=1.0, sample=lambda tasks, seeds: [OUTSIDE for _ in tasks])
     assert found.refused["generator"] == found.drawn["generator"] > 0
     assert found.refused["template"] > 0
+    assert found.drawn["random"] == 0
+    stand_ins = sum(p.origin == "random" for row in found.by_task for p in row)
+    lost = sum(found.refused.values()) + found.repeated["template"] + found.repeated["generator"]
+    assert stand_ins + found.repeated["random"] == lost
     kept = sum(len(row) for row in found.by_task)
-    assert kept + sum(found.refused.values()) + sum(found.repeated.values()) == sum(found.drawn.values())
+    assert kept + found.repeated["random"] == sum(found.drawn.values())
     assert OUTSIDE.key not in {p.topology.key for row in found.by_task for p in row}
 
 
@@ -90,8 +94,9 @@ def test_generator_is_asked_once_for_everything_with_distinct_seeds() -> None:
     found = draw(10, pi=1.0, sample=sample)
     ((tasks, seeds),) = asked
     assert len(tasks) == len(set(seeds)) == 50
-    assert [len(row) for row in found.by_task] == [1] * 10
-    assert found.repeated["generator"] == 40
+    assert found.repeated["generator"] == 40  # a random DAG stands in for each
+    assert [len(row) for row in found.by_task] == [5] * 10
+    assert all([p.origin for p in row].count("generator") == 1 for row in found.by_task)
 
 
 def test_generator_is_not_asked_in_vain() -> None:

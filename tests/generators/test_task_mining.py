@@ -122,7 +122,7 @@ def test_only_errors_make_no_target_and_no_failure() -> None:
     assert found.target.kept == ()
     assert not found.target.is_all_failing
     assert trials.account.errors == trials.account.executed == 4
-    assert trials.first_failure == "task 't0', Planner: timeout: no answer in 60 s"
+    assert trials.first_failure == "task 't0', Answerer: timeout: no answer in 60 s"
 
 
 def test_no_candidate_is_no_target() -> None:

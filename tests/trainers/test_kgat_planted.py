@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from pathlib import Path
 
 import numpy as np
@@ -48,6 +49,18 @@ def test_ratio_by_hand() -> None:
     assert world.ratio(world.best) == pytest.approx(1.0)
     assert world.ratio(world.random) == pytest.approx(0.0)
     assert {k: t.key for k, t in world.best_of_kind().items()} == {"a": SINGLE.key, "b": PAIR.key}
+
+
+def test_one_team_for_all_and_what_the_evidence_is_worth_by_hand() -> None:
+    """The same world. One team for all: half 1 chooses PAIR for half 0 (.5 > .1), half 0 SINGLE for half 1 (.6 > .4)."""
+    scores = np.array([[1.0, 0.0, 0.2, 0.2], [0.0, 0.4, 0.8, 0.6]])
+    world = PlantedWorld((SINGLE, PAIR), scores, ("a", "a", "b", "b"), (0, 1, 0, 1))
+    assert world.constant == pytest.approx(((0.0 + 0.0) / 2 + (0.8 + 0.2) / 2) / 2)
+    assert world.best_in_sample == pytest.approx((0.5 + 0.7) / 2)
+    assert world.evidence_ratio(world.best) == pytest.approx(1.0)
+    assert world.evidence_ratio(world.constant) == pytest.approx(0.0)
+    alike = PlantedWorld((SINGLE, PAIR), np.array([[1.0] * 4, [0.0] * 4]), ("a", "a", "b", "b"), (0, 1, 0, 1))
+    assert math.isnan(alike.evidence_ratio(0.5))  # one team is best for all: nothing to gain
 
 
 def test_choosing_and_scoring_on_other_halves_is_not_lucky() -> None:
