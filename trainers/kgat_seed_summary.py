@@ -21,7 +21,7 @@ from provgym.eval.topology_seeds import PooledMethods, pool_methods
 from provgym.eval.topology_store import read_methods
 from provgym.eval.topology_tables import seeds_table
 
-OF_RUNS = ("planted_optimum_ratio", "calls_ratio_cached")
+OF_RUNS = ("planted_optimum_ratio", "planted_evidence_ratio", "calls_ratio_cached")
 """Figures that a run has one of: their interval is over seeds alone."""
 
 _KEPT = ("selected_step", "config_hash", "training_hash", "wandb_run_id", "world_size", "seconds_this_segment")

@@ -52,7 +52,7 @@ def test_ratio_by_hand() -> None:
 
 
 def test_one_team_for_all_and_what_the_evidence_is_worth_by_hand() -> None:
-    """The same world. One team for all: half 1 chooses PAIR for half 0 (.5 > .1), half 0 SINGLE for half 1 (.6 > .4)."""
+    """The same world: half 1 chooses PAIR for half 0 (.5 > .1), half 0 SINGLE for half 1 (.6 > .4)."""
     scores = np.array([[1.0, 0.0, 0.2, 0.2], [0.0, 0.4, 0.8, 0.6]])
     world = PlantedWorld((SINGLE, PAIR), scores, ("a", "a", "b", "b"), (0, 1, 0, 1))
     assert world.constant == pytest.approx(((0.0 + 0.0) / 2 + (0.8 + 0.2) / 2) / 2)
