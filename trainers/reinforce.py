@@ -26,12 +26,12 @@ from provgym.eval.run_files import write_atomic, write_json_atomic
 from provgym.eval.walk_config import config_hash
 from provgym.generators.kgat_folder import StoredGenerator, save_generator
 from provgym.generators.weights_fingerprint import weights_fingerprint
-from provgym.trainers.checkpoints import Origin, find_resume_point
+from provgym.trainers.checkpoints import Origin, choose_checkpoint, find_resume_point, whole_checkpoints
 from provgym.trainers.command_line import OK, exit_status_of, run_parser
 from provgym.trainers.config_file import changed_keys, dump_config, load_config
 from provgym.trainers.kgat_checkpoints import load_checkpoint, read_notes, save_checkpoint
 from provgym.trainers.kgat_config import KgatConfig, KgatEvaluationConfig
-from provgym.trainers.kgat_dev import DevFigures, dev_figures
+from provgym.trainers.kgat_dev import SELECTION, DevFigures, dev_figures
 from provgym.trainers.kgat_training import seen_by_generator
 from provgym.trainers.kgat_world import KgatWorld, build_world
 from provgym.trainers.launch import join_world, sole_trainer, throw_away
@@ -43,6 +43,8 @@ from provgym.trainers.tracking import Tracker
 SUFFIX = "-reinforce"
 NOT_TRAINING = ("name", "runs_dir", "evaluation", "tracking", "num_processes", "curriculum", "mining", "optim")
 """Keys that do not decide what REINFORCE learns."""
+
+_PER_RUN = ("steps", "tasks_per_step", "samples", "replicates")
 
 
 def training_hash(config: KgatConfig) -> str:
@@ -100,7 +102,9 @@ def train(config: KgatConfig, world: KgatWorld, runtime: WorkflowRuntime, *, sho
 
 
 def run(config: KgatConfig, *, fresh: bool = False) -> dict[str, Any]:
-    """Train and measure on dev and test; leaves the generator's folder and ``summary.json``.
+    """Train, choose a checkpoint on dev, and measure; leaves the generator's folder and ``summary.json``.
+
+    ``provgym eval topology --run RUN --generator RUN-reinforce`` plays it beside the baselines, with intervals.
 
     Args:
         config: The run; its name gets the suffix ``-reinforce``.
@@ -126,6 +130,8 @@ def run(config: KgatConfig, *, fresh: bool = False) -> dict[str, Any]:
             throw_away(config.run_dir)
         runtime = world.open_runtime(config)
         trainer = train(config, world, runtime, shows=True)
+        trained = runtime.ledger.totals("train")
+        chosen = _select(config, world, runtime, trainer)
         about = {"name": config.name, "seed": config.seed, "training_hash": training_hash(config)}
         sees = config.conditioning == "evidence"
         stored = StoredGenerator(trainer.model, world.encoder.fingerprint, sees, about)
@@ -138,6 +144,9 @@ def run(config: KgatConfig, *, fresh: bool = False) -> dict[str, Any]:
             "training_hash": training_hash(config),
             "trained_fingerprint": weights_fingerprint(trainer.model),
             "steps": config.reinforce.steps,
+            "selected_step": chosen,
+            "executions": math.prod(getattr(config.reinforce, name) for name in _PER_RUN),
+            "calls_this_segment": {"paid": trained.paid_calls, "cached": trained.cached_calls},
             **{split: found.to_json() for split, found in figures.items()},
         }
         write_json_atomic(config.run_dir / "summary.json", summary)
@@ -145,6 +154,17 @@ def run(config: KgatConfig, *, fresh: bool = False) -> dict[str, Any]:
     shown = ", ".join(f"{name} {test[name]:.3f}" for name in ("accuracy", "score", "nodes", "tokens"))
     print(f"{config.name}, test, greedy teams: {shown}\nRun files: {config.run_dir}/")
     return summary
+
+
+def _select(config: KgatConfig, world: KgatWorld, runtime: WorkflowRuntime, trainer: ReinforceTrainer) -> int:
+    """Load the checkpoint of the best dev score, as K-GAT chooses among its rounds; returns its step."""
+    scores = {}
+    for checkpoint in whole_checkpoints(config.run_dir / "checkpoints"):
+        load_checkpoint(checkpoint.path, trainer.model)
+        scores[checkpoint.step] = _measure(config, world, runtime, trainer, "dev").figures[SELECTION]
+    chosen = choose_checkpoint(scores, "max")
+    load_checkpoint(config.run_dir / "checkpoints" / f"checkpoint-{chosen}", trainer.model)
+    return chosen
 
 
 def _measure(

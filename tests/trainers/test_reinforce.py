@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable
 from itertools import count
@@ -9,10 +10,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from tests.generators.topology_worlds import RuledRunner
 from tests.trainers.kgat_runs import make_config, shared_world
 
 from provgym.envs.topology import Topology
+from provgym.generators.kgat_folder import load_generator
 from provgym.trainers import reinforce
 from provgym.trainers.checkpoints import whole_checkpoints
 from provgym.trainers.kgat_learning_config import ReinforceConfig
@@ -103,5 +106,13 @@ def test_whole_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     summary = reinforce.run(make_config(tmp_path))
     assert summary["name"] == "run-reinforce"
+    folder = tmp_path / "runs" / "run-reinforce"
+    scores = [json.loads(path.read_text())["figures"]["score"] for path in folder.glob("dev-*.json")]
+    assert summary["dev"]["figures"]["score"] == max(scores)  # of every checkpoint, the best on dev
+    assert summary["selected_step"] in (2, 4, 6)
+    chosen = load_generator(folder / "generator").model
+    kept = folder / "checkpoints" / f"checkpoint-{summary['selected_step']}" / "model.safetensors"
+    assert torch.equal(load_file(kept)["scores.roles.weight"], chosen.scores.roles.weight)
+    assert summary["executions"] == 6 * 3 * 2
     assert set(summary["test"]["figures"]) == {"accuracy", "score", "tokens", "calls", "nodes", "edges"}
     assert (tmp_path / "runs" / "run-reinforce" / "generator" / "generator.json").is_file()
