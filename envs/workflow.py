@@ -121,7 +121,7 @@ class WorkflowRuntime:
             judgements = await self._judged(request.task, answers)
         except JudgeFailure as failure:
             last = topology.num_nodes - 1
-            results = [*results[:last], NodeFailure(last, topology.roles[last], JUDGE_FAILURE, str(failure))]
+            results = (*results[:last], NodeFailure(last, topology.roles[last], JUDGE_FAILURE, str(failure)))
             judgements = []
         return run_of(request, topology, results, judgements)
 

@@ -20,7 +20,6 @@ from __future__ import annotations
 import ast
 import json
 import re
-import textwrap
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -59,7 +58,7 @@ class CodeGold:
     def __post_init__(self) -> None:
         for name, defined in (("prompt", self.entry_point), ("tests", "check")):
             tree = _parsed(getattr(self, name))
-            if tree is None or defined not in _names(tree.body):
+            if tree is None or _function(tree, defined) is None:
                 raise ValueError(
                     f"{name}: found {getattr(self, name)[:60]!r}, expected Python that defines {defined}()"
                 )
@@ -93,6 +92,7 @@ def extract_code(text: str) -> str | None:
         >>> extract_code("    return x+1"), extract_code("I can't say.")
         ('return x + 1', None)
     """
+    text = text.replace("\r\n", "\n")
     blocks = [found["code"] for found in _FENCED.finditer(text) if found["tag"].lower() in _TAGS]
     if blocks:
         code = _of_trees([tree for block in blocks if (tree := _code_tree(block)) is not None])
@@ -116,7 +116,7 @@ def assemble_program(gold: CodeGold, answer: str) -> str:
 
     Example:
         >>> gold = CodeGold("def f(x):\n    '''Add one.'''\n", "f", "def check(c): assert c(1) == 2")
-        >>> print(assemble_program(gold, "return x + 1"))
+        >>> print(assemble_program(gold, "return x + 1").replace('"', "'"))
         def f(x):
             '''Add one.'''
             return x + 1
@@ -125,27 +125,35 @@ def assemble_program(gold: CodeGold, answer: str) -> str:
     if tree is None:
         raise ValueError("the answer is no Python that can be parsed")
     if _is_body(tree):
-        function = next(each for each in ast.parse(gold.prompt).body if _name(each) == gold.entry_point)
-        assert isinstance(function, _FUNCTIONS)
-        return f"{gold.prompt.rstrip()}\n{textwrap.indent(answer, ' ' * function.body[0].col_offset)}"
+        prompt = ast.parse(gold.prompt)
+        function = _function(prompt, gold.entry_point)
+        assert function is not None
+        function.body += tree.body
+        return ast.unparse(prompt)  # as a tree: indenting the text would change strings of several lines
     if gold.entry_point not in _names(tree.body):
         raise ValueError(f"the answer defines no {gold.entry_point}()")
-    first = [each for each in tree.body if isinstance(each, ast.ImportFrom) and each.module == "__future__"]
-    future = ast.unparse(ast.Module(first, [])) + "\n" if first else ""  # it must stand before the prompt
-    rest = ast.unparse(ast.Module([each for each in tree.body if each not in first], [])) if first else answer
-    return f"{future}{gold.prompt.rstrip()}\n\n\n{rest}"
+    first, rest = _future_first(tree.body)
+    if not first:
+        return f"{gold.prompt.rstrip()}\n\n\n{answer}"
+    return f"{ast.unparse(ast.Module(first, []))}\n{gold.prompt.rstrip()}\n\n\n{ast.unparse(ast.Module(rest, []))}"
 
 
 def _code_tree(text: str) -> ast.Module | None:
     """Parse a module or a body, also one whose first line, or whose indentation, was cut or goes on behind it."""
-    lines = text.strip("\n").splitlines()
-    if not lines:
-        return None
-    for variant in _variants(lines):
-        tree = _parsed(textwrap.dedent("\n".join(variant)))
+    for variant in _variants(_lines(text)):
+        is_indented = variant[0][:1].isspace()
+        tree = _parsed("\n".join(["if True:", *variant] if is_indented else variant))
+        if tree is not None and is_indented:
+            block = tree.body[0]
+            assert isinstance(block, ast.If)
+            return ast.Module(block.body, [])
         if tree is not None:
             return tree
     return None
+
+
+def _lines(text: str) -> list[str]:
+    return text.strip("\n").split("\n")  # a raw U+2028 ends no line
 
 
 def _variants(lines: Sequence[str]) -> Iterator[Sequence[str]]:
@@ -155,7 +163,7 @@ def _variants(lines: Sequence[str]) -> Iterator[Sequence[str]]:
         yield [" " * min(indents) + lines[0], *lines[1:]]
     if lines[0][:1].isspace():
         ends = [number for number, line in enumerate(lines) if line.strip() and not line[0].isspace()]
-        yield lines[: min(ends, default=0)]
+        yield from [lines[: min(ends)]] if ends else []
 
 
 def _pieces(text: str) -> Iterator[ast.Module]:
@@ -163,7 +171,7 @@ def _pieces(text: str) -> Iterator[ast.Module]:
     found = _BEGINS.search(text)
     tried = 0
     while found is not None and tried < MAX_TRIED_PIECES:
-        lines = text[found.start() :].splitlines()
+        lines = _lines(text[found.start() :])
         ends = [n for n, line in enumerate(lines) if n and line.strip() and not line[0].isspace()] + [len(lines)]
         for end in ends[: -MAX_TRIED_PIECES - 1 : -1]:
             tried += 1
@@ -178,8 +186,8 @@ def _of_trees(trees: Sequence[ast.Module]) -> str | None:
     """Return the definitions of several pieces as one module, else the last body."""
     if any(_defines(tree) and not _is_body(tree) for tree in trees):
         kept = [each for tree in trees if not _is_body(tree) for each in _without_use(tree.body)]
-        future = [each for each in kept if isinstance(each, ast.ImportFrom) and each.module == "__future__"]
-        return _written(future + [each for each in kept if each not in future])
+        first, rest = _future_first(kept)
+        return _written(first + rest)
     bodies = [tree for tree in trees if _is_body(tree)]
     return _written(bodies[-1].body) if bodies else None
 
@@ -190,6 +198,12 @@ def _without_use(statements: Sequence[ast.stmt]) -> list[ast.stmt]:
     return [each for n, each in enumerate(statements) if n <= last or isinstance(each, _IMPORTS)]
 
 
+def _future_first(statements: Sequence[ast.stmt]) -> tuple[list[ast.stmt], list[ast.stmt]]:
+    """Return imports from ``__future__``, which must stand before all else, and the rest."""
+    first = [each for each in statements if isinstance(each, ast.ImportFrom) and each.module == "__future__"]
+    return list(first), [each for each in statements if each not in first]
+
+
 def _name(statement: ast.stmt) -> str | None:
     """Return the name that a statement gives to a function or a class; None if it does not."""
     if isinstance(statement, _DEFINITIONS):
@@ -198,6 +212,11 @@ def _name(statement: ast.stmt) -> str | None:
         target = statement.targets[0]
         return target.id if isinstance(target, ast.Name) else None
     return None
+
+
+def _function(tree: ast.Module, name: str) -> ast.FunctionDef | ast.AsyncFunctionDef | None:
+    """Return the function of that name that holds: the last one."""
+    return next((each for each in reversed(tree.body) if isinstance(each, _FUNCTIONS) and each.name == name), None)
 
 
 def _names(statements: Sequence[ast.stmt]) -> set[str | None]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import sys
 import threading
 
 import psutil
@@ -267,10 +268,10 @@ def test_tests_that_cannot_be_run_are_named(tests: str, message: str) -> None:
 
 def test_a_sandbox_that_does_not_start_is_no_wrong_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fault kind: endpoint failure scored as wrong (here: of the sandbox)."""
-    monkeypatch.setattr(code_sandbox.sys, "executable", "/nowhere/python")
+    monkeypatch.setattr(sys, "executable", "/nowhere/python")
     with pytest.raises(SandboxFailure, match="no sandbox can be set up"):
         check_code(GOLD, RIGHT)
-    monkeypatch.setattr(code_sandbox.sys, "executable", "/bin/false")
+    monkeypatch.setattr(sys, "executable", "/bin/false")
     with pytest.raises(SandboxFailure, match="the sandbox did not start"):
         check_code(GOLD, RIGHT)
 

@@ -43,6 +43,8 @@ BODY = "y = x + 1\nreturn y"
         ("    y = x+1\n    return y\n\nprint(f(1))\n", BODY),
         ("```python\n    y = x+1\n    return y\n```", BODY),
         ("    return x", "return x"),
+        ("```python\r\ndef f(x):\r\n    return x + 1\r\n```\r\n", F),
+        ("def f(x):\n    return 'a\u2028b'", "def f(x):\n    return 'a\\u2028b'"),
         ("f = lambda x: x+1", "f = lambda x: x + 1"),
         ("async def f(x):\n  return x", "async def f(x):\n    return x"),
         ("def g(x):\n    return x\n\nf = g", "def g(x):\n    return x\nf = g"),
@@ -123,6 +125,8 @@ def test_comments_and_spaces_make_no_other_answer() -> None:
         ("def area(r):\n  return helper(r)\ndef helper(r):\n  return 5", 1, 5),
         ("from __future__ import annotations\ndef area(r: Unknown):\n    return 6", 1, 6),
         ("area = lambda r: 8", 1, 8),
+        ('    text = """a\n  b\nc"""\n    return len(text)', 1, 7),  # a string of several lines keeps them
+        ('    text = f"""a\n  {r}\nc"""\n    return len(text)', 1, 7),
     ],
 )
 def test_a_program_defines_the_function(reply: str, radius: float, area: float) -> None:
@@ -156,7 +160,13 @@ def test_an_answer_that_defines_nothing_is_named(answer: str, message: str) -> N
 
 def test_gold_is_checked_and_kept_as_text() -> None:
     assert CodeGold.from_text(GOLD.to_text()) == GOLD
-    for changes in ({"prompt": "def g(): pass"}, {"tests": "assert True"}, {"prompt": "def area(:"}, {"more": "x"}):
+    for changes in (
+        {"prompt": "def g(): pass"},
+        {"tests": "assert True"},
+        {"prompt": "def area(:"},
+        {"prompt": "class area: pass"},
+        {"more": "x"},
+    ):
         fields = {"prompt": PROMPT, "entry_point": "area", "tests": GOLD.tests} | changes
         with pytest.raises(ValueError, match="none of kind 'code'"):
             CodeGold.from_text(json.dumps(fields))
