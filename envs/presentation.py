@@ -21,14 +21,11 @@ import numpy as np
 
 from provgym.envs.provenance import NodeKind
 from provgym.envs.walk import Step, StepKind, Walk
+from provgym.envs.walk_names import AliasOrder, SourceLabels, WalkNames
 
 Mitigation = Literal["M0", "M1", "M2", "M3"]
-SourceLabels = Literal["short", "shuffled", "real"]
 MovesStyle = Literal["labelled", "aliases"]
-AliasOrder = Literal["discovery", "shuffled"]
 MITIGATIONS: tuple[Mitigation, ...] = ("M0", "M1", "M2", "M3")
-SHUFFLED_ALIASES = 99
-"""Shuffled aliases are drawn from n1 to this; further nodes are numbered on from there."""
 MAX_LABELLED_MOVES = 12
 """So many moves are shown with their source's label each turn; further ones by alias alone, to bound the text."""
 CUT_MARK = " [... cut]"
@@ -102,58 +99,31 @@ class Presentation:
         self._walk = walk
         self._config = config
         self._order_key = int(rng.integers(2**62))
-        self._alias: dict[int, str] = {}
-        self._node: dict[str, int] = {}
-        self._label: dict[int, str] = {}
-        self._claim_sources = self._sources_of_claim()
-        self._labels = self._draw_labels(rng)
-        self._numbers = self._draw_numbers()
+        self._names = WalkNames(
+            walk.instance,
+            source_labels=config.source_labels,
+            aliases=config.aliases,
+            order_key=self._order_key,
+            rng=rng,
+        )
         self.cut_characters = 0
-        self._name(walk.position)
-
-    def _draw_labels(self, rng: np.random.Generator) -> dict[int, str]:
-        """Label the sources of the claim's routes beforehand, in random order, if they are to be shuffled.
-
-        Labels in order of discovery are given as sources are first shown; so are those of sources met later.
-        """
-        order = rng.permutation(len(self._claim_sources))
-        if self._config.source_labels != "shuffled":
-            return {}
-        return {source: f"S{place + 1}" for source, place in zip(self._claim_sources, order.tolist(), strict=True)}
-
-    def _draw_numbers(self) -> list[int]:
-        """Return the numbers of the first aliases; the start node is n0 always."""
-        if self._config.aliases == "discovery":
-            return []
-        # From the key alone: the stream of the other draws is the same with and without shuffling.
-        drawn = np.random.default_rng([self._order_key, SHUFFLED_ALIASES]).permutation(SHUFFLED_ALIASES)
-        return [0, *(drawn + 1).tolist()]
-
-    def _sources_of_claim(self) -> list[int]:
-        graph = self._walk.instance.graph
-        routes = graph.claim_routes(self._walk.instance.claim)
-        return list(dict.fromkeys(graph.node_source[len(graph.claims) + routes].tolist()))
+        self._names.name(walk.position)
 
     def source_label(self, source: int) -> str:
         """Return what the agent sees as the name of ``graph.sources[source]``."""
-        if self._config.source_labels == "real":
-            return self._walk.instance.graph.sources[source]
-        return self._labels.setdefault(source, f"S{len(self._labels) + 1}")
+        return self._names.source_label(source)
 
     def source_ids(self, labels: tuple[str, ...]) -> tuple[str, ...]:
         """Translate labels that an agent cited into source ids; unknown ones are left out."""
-        sources = self._walk.instance.graph.sources
-        shown = self._claim_sources if self._config.source_labels == "real" else list(self._labels)
-        by_label = {self.source_label(s): sources[s] for s in shown}
-        return tuple(by_label[label] for label in labels if label in by_label)
+        return self._names.source_ids(labels)
 
     def node_of(self, alias: str) -> int | None:
         """Return the node behind an alias, or None if no such alias was shown."""
-        return self._node.get(alias)
+        return self._names.node_of(alias)
 
     def alias_of(self, node: int) -> str | None:
         """Return the alias of a node, or None if it was not shown yet."""
-        return self._alias.get(node)
+        return self._names.alias_of(node)
 
     def opening(self) -> list[str]:
         """Return the first observation's lines."""
@@ -177,7 +147,7 @@ class Presentation:
         graph = self._walk.instance.graph
         node = step.node
         kind = NodeKind(int(graph.node_kind[node]))
-        head = f"{self._name(node)} {self._kind_word(node)}"
+        head = f"{self._names.name(node)} {self._kind_word(node)}"
         if kind is NodeKind.SOURCE:
             return f"{head} {self.source_label(int(graph.node_source[node]))}."
         if kind is NodeKind.CLAIM:
@@ -189,11 +159,11 @@ class Presentation:
         return f"{head}: {self._cut(text)}"
 
     def _new_neighbours(self) -> list[str]:
-        fresh = [int(n) for n in self._walk.neighbours() if int(n) not in self._alias]
+        fresh = [int(n) for n in self._walk.neighbours() if self._names.alias_of(int(n)) is None]
         # The order depends on (episode, position) alone, so that it does not matter what was walked before.
         order = np.random.default_rng([self._order_key, self._walk.position]).permutation(len(fresh))
         nodes = [fresh[i] for i in order]
-        names = [self._name(node) for node in nodes]
+        names = [self._names.name(node) for node in nodes]
         if self._config.mitigation == "M3":
             return self._grouped(nodes)
         return [f"{name} {self._preview(node)}" for name, node in zip(names, nodes, strict=True)]
@@ -201,7 +171,7 @@ class Presentation:
     def _grouped(self, nodes: list[int]) -> list[str]:
         groups: dict[str, list[str]] = {}
         for node in nodes:
-            groups.setdefault(self._preview(node, with_kind=False), []).append(self._alias[node])
+            groups.setdefault(self._preview(node, with_kind=False), []).append(self._names.name(node))
         lines = []
         for head, aliases in groups.items():
             multiplicity = f" x{len(aliases)}" if len(aliases) > 1 else ""
@@ -240,18 +210,18 @@ class Presentation:
         walk = self._walk
         if walk.budget_left == 0:
             return "Left 0. Stop now."
-        around = sorted((int(n) for n in walk.neighbours()), key=lambda n: int(self._alias[n][1:]))
+        around = sorted((int(n) for n in walk.neighbours()), key=self._names.number_of)
         if self._config.moves == "aliases":
-            return f"Left {walk.budget_left}. Moves {_ranges([int(self._alias[n][1:]) for n in around])}."
+            return f"Left {walk.budget_left}. Moves {_ranges([self._names.number_of(n) for n in around])}."
         fresh = [n for n in around if n not in walk.visited]
         parts = []
         if is_opening or self._config.mitigation == "M0":
-            parts += [_ranges([int(self._alias[n][1:]) for n in fresh])] if fresh else []
+            parts += [_ranges([self._names.number_of(n) for n in fresh])] if fresh else []
         elif self._config.mitigation == "M3":
             parts += ["; ".join(self._grouped(fresh))] if fresh else []
         else:
             parts += self._labelled_moves(fresh)
-        visited = [int(self._alias[n][1:]) for n in around if n in walk.visited]
+        visited = [self._names.number_of(n) for n in around if n in walk.visited]
         parts += [f"[{_ranges(visited)}]"] if visited else []
         return f"Left {walk.budget_left}. Moves {' '.join(parts) or 'none'}."
 
@@ -267,8 +237,8 @@ class Presentation:
         else:
             labelled = [node for node in fresh if prefixes[node]][:MAX_LABELLED_MOVES]
             plain = [node for node in fresh if node not in labelled]
-        named = [f"{prefixes[node]}{self._alias[node]}" for node in labelled]
-        bare = [_ranges([int(self._alias[node][1:]) for node in plain])] if plain else []
+        named = [f"{prefixes[node]}{self._names.name(node)}" for node in labelled]
+        bare = [_ranges([self._names.number_of(node) for node in plain])] if plain else []
         return named + bare if self._config.preview_ids == "shown" else bare + named
 
     def _label_prefix(self, node: int) -> str:
@@ -276,15 +246,6 @@ class Presentation:
         shown = kind is NodeKind.SOURCE or (kind.bears_evidence and self._shows_id(node))
         # Label first: a decoder that copies an alias knows by then whose source it is.
         return f"{self.source_label(int(self._walk.instance.graph.node_source[node]))} " if shown else ""
-
-    def _name(self, node: int) -> str:
-        alias = self._alias.get(node)
-        if alias is None:
-            place = len(self._alias)
-            alias = f"n{self._numbers[place] if place < len(self._numbers) else place}"
-            self._alias[node] = alias
-            self._node[alias] = node
-        return alias
 
     def _cut(self, text: str) -> str:
         text = " ".join(text.split())

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from enum import IntEnum, StrEnum
 from functools import cached_property
 from typing import Any
 
@@ -18,69 +17,28 @@ import networkx as nx
 import numpy as np
 from numpy.typing import NDArray
 
+from provgym.envs.evidence_records import REPRESENTATION_KINDS, Atom, Claim, NodeKind, Route, Stance
 from provgym.envs.graph_arrays import (
     MAX_NEIGHBOURS,
     ClaimNodes,
     ClaimTable,
     build_adjacency,
     build_claim_table,
+    build_columns,
+    find_torn_route,
 )
 from provgym.rewards.outcome import Verdict
 
-REPRESENTATION_KINDS = ("result", "table", "conclusion", "figure", "abstract")
-"""The representation kinds of GraphEcho-Syn; other data may name others."""
-
-
-class Stance(StrEnum):
-    """What an atom reports of the claim's direction."""
-
-    SUPPORT = "SUPPORT"
-    REFUTE = "REFUTE"
-
-
-class NodeKind(IntEnum):
-    """Kinds of nodes; observations and representations bear evidence, claims and sources connect."""
-
-    CLAIM = 0
-    OBSERVATION = 1
-    REPRESENTATION = 2
-    SOURCE = 3
-
-    @property
-    def bears_evidence(self) -> bool:
-        """Whether a visit to such a node acquires (or repeats) an atom."""
-        return self in (NodeKind.OBSERVATION, NodeKind.REPRESENTATION)
-
-
-@dataclass(frozen=True, slots=True)
-class Claim:
-    """A statement to judge; ``entities`` are the names that splits keep apart."""
-
-    claim_id: str
-    text: str
-    domain: str = ""
-    entities: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Atom:
-    """One observation of one source; ``weight`` is its relative reliability (1.0 throughout the benchmark)."""
-
-    atom_id: str
-    source_id: str
-    stance: Stance
-    text: str
-    weight: float = 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class Route:
-    """One path that carries ``atom_id`` to ``claim_id`` through a representation of ``kind``."""
-
-    route_id: str
-    claim_id: str
-    atom_id: str
-    kind: str
+__all__ = [
+    "REPRESENTATION_KINDS",
+    "Atom",
+    "Claim",
+    "EvidenceGraph",
+    "Instance",
+    "NodeKind",
+    "Route",
+    "Stance",
+]
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,61 +86,35 @@ class EvidenceGraph:
         atom_source = np.array([source_index[a.source_id] for a in self.atoms], dtype=np.int32)
         route_claim = np.array([claim_index[r.claim_id] for r in self.routes], dtype=np.int32)
         route_atom = np.array([atom_index[r.atom_id] for r in self.routes], dtype=np.int32)
-        self._check_provenance(sources, atom_source, route_claim, route_atom)
-        num_claims, num_routes, num_sources = len(self.claims), len(self.routes), len(sources)
-        route_source = atom_source[route_atom] if num_routes else np.zeros(0, dtype=np.int32)
-        sizes = [num_claims, num_routes, num_routes, num_sources]
-        none = np.full(max(num_claims, num_sources), -1, dtype=np.int32)
-        rows = np.arange(num_routes, dtype=np.int32)
-        put = object.__setattr__
-        put(self, "sources", sources)
-        put(self, "node_kind", np.repeat(np.arange(4, dtype=np.int8), sizes))
-        put(self, "node_atom", np.concatenate([none[:num_claims], route_atom, route_atom, none[:num_sources]]))
-        put(
-            self,
-            "node_source",
-            np.concatenate([none[:num_claims], route_source, route_source, np.arange(num_sources, dtype=np.int32)]),
-        )
-        put(self, "node_route", np.concatenate([none[:num_claims], rows, rows, none[:num_sources]]))
-        put(
-            self,
-            "node_claim",
-            np.concatenate([np.arange(num_claims, dtype=np.int32), route_claim, route_claim, none[:num_sources]]),
-        )
-        indptr, indices = build_adjacency(num_claims, num_routes, num_sources, route_claim, route_source)
-        put(self, "indptr", indptr)
-        put(self, "indices", indices)
-        for name in (
-            "node_kind",
-            "node_atom",
-            "node_source",
-            "node_route",
-            "node_claim",
-            "indptr",
-            "indices",
-        ):
-            getattr(self, name).setflags(write=False)
+        route_source = atom_source[route_atom]
+        self._check_provenance(sources, route_claim, route_atom, route_source)
+        columns = build_columns(len(self.claims), len(sources), route_claim, route_atom, route_source)
+        indptr, indices = build_adjacency(len(self.claims), len(self.routes), len(sources), route_claim, route_source)
+        arrays: dict[str, NDArray[Any]] = {
+            **{f"node_{name.removesuffix('s')}": column for name, column in columns._asdict().items()},
+            "indptr": indptr,
+            "indices": indices,
+        }
+        object.__setattr__(self, "sources", sources)
+        for name, array in arrays.items():
+            array.setflags(write=False)
+            object.__setattr__(self, name, array)
 
     def _check_provenance(
         self,
         sources: tuple[str, ...],
-        atom_source: NDArray[np.int32],
         route_claim: NDArray[np.int32],
         route_atom: NDArray[np.int32],
+        route_source: NDArray[np.int32],
     ) -> None:
-        if not self.routes:
-            return
-        route_source = atom_source[route_atom].astype(np.int64)
         supports = np.array([a.stance is Stance.SUPPORT for a in self.atoms], dtype=bool)[route_atom]
-        pair = route_claim * np.int64(len(sources)) + route_source  # (claim, source) as one number
-        torn = np.isin(pair, np.intersect1d(pair[supports], pair[~supports]))
-        if torn.any():
-            route = int(torn.argmax())
+        torn = find_torn_route(route_claim, route_source, supports)
+        if torn is not None:
             raise ValueError(
-                f"source {sources[route_source[route]]!r} both supports and refutes claim "
-                f"{self.routes[route].claim_id!r}; give each observation its own source id"
+                f"source {sources[route_source[torn]]!r} both supports and refutes claim "
+                f"{self.routes[torn].claim_id!r}; give each observation its own source id"
             )
-        counts = np.bincount(route_source)
+        counts = np.bincount(route_source, minlength=1)
         if counts.max() > MAX_NEIGHBOURS:
             source = int(counts.argmax())
             raise ValueError(

@@ -51,7 +51,14 @@ class Skill:
 
 @dataclass(frozen=True, slots=True)
 class ErrorModel:
-    """One skill for each kind of role."""
+    """One skill for each kind of role; the default makes no errors.
+
+    Attributes:
+        plan: Of planners.
+        reason: Of those that read evidence and argue.
+        verify: Of Verifiers.
+        answer: Of the Answerer.
+    """
 
     plan: Skill = Skill()
     reason: Skill = Skill()

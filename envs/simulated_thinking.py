@@ -62,7 +62,13 @@ class Situation(NamedTuple):
 
 
 class Checked(NamedTuple):
-    """A verifier's message, its account, and whether it asks that nobody answers."""
+    """What a Verifier came to.
+
+    Attributes:
+        text: Its message.
+        account: Its checks, and the answers before and after.
+        stops: Whether it asks that nobody answers.
+    """
 
     text: str
     account: VerifierAccount

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from provgym.envs.reset_options import choose_item, refuse_unknown_options
 from provgym.envs.roles import DEFAULT_ROLES
 from provgym.envs.topology import Topology
+from provgym.envs.topology_actions import BuildActions
 from provgym.envs.topology_builtin import DemoExecutor, demo_features, demo_topology_tasks
 from provgym.envs.topology_draft import TopologyDraft
 from provgym.envs.topology_observation import (
@@ -148,10 +149,11 @@ class TopologyBuildEnv(gym.Env[Observation, np.int64]):
         self.weights, self.cost_weight, self.estimator = weights, cost_weight, estimator
         self.illegal_budget, self._unscored = illegal_budget, unscored
         self._features = check_features(self.tasks, demo_features(self.tasks) if tasks is None else features)
-        self._worst_cost = _largest_cost(self.rules, weights)
+        self._worst_cost = structural_cost(self.rules.max_nodes, self.rules.most_edges, weights)
         self._score(TopologyOutcome(0, 1, 1, 0))  # a wrong weight or estimator is found now, not at the first END
         self.observation_space = observation_space(self.rules, self._features)
-        self.action_space = spaces.Discrete(len(self.rules.role_names) + 3)
+        self._actions = BuildActions(self.rules)
+        self.action_space = spaces.Discrete(len(self._actions))
         self._task: TopologyTask | None = None
         self._context = np.zeros(self._features.shape[1], dtype=np.float32)
         self._draft = TopologyDraft(self.rules)
@@ -193,16 +195,12 @@ class TopologyBuildEnv(gym.Env[Observation, np.int64]):
         mask = self._mask()
         if not 0 <= choice < len(mask):
             raise ValueError(f"action {choice} must lie in [0, {len(mask)})")
-        num_roles = len(self.rules.role_names)
         if not mask[choice]:
             return self._reject(task)
-        if choice == num_roles:
+        kind = self._actions.kind_of(choice)
+        if kind == "end":
             return self._finish(task)
-        if choice < num_roles:
-            self._draft = self._draft.with_role(self.rules.role_names[choice])
-        else:
-            self._draft = self._draft.with_edge(choice == num_roles + 2)
-        kind = "role" if choice < num_roles else "edge"
+        self._draft = self._actions.apply(self._draft, choice)
         return self._observation(), 0.0, False, False, self._info(task, kind)
 
     def action_masks(self) -> NDArray[np.bool_]:
@@ -263,16 +261,9 @@ class TopologyBuildEnv(gym.Env[Observation, np.int64]):
         return BuildPhase.ROLE if self._draft.pending is None else BuildPhase.EDGE
 
     def _mask(self) -> NDArray[np.int8]:
-        num_roles = len(self.rules.role_names)
-        mask = np.zeros(num_roles + 3, dtype=np.int8)
         if self._ending is not None:
-            return mask
-        for role in self._draft.legal_roles:
-            mask[self.rules.role_names.index(role)] = 1
-        mask[num_roles] = self._draft.is_complete
-        for is_sent in self._draft.legal_edges:
-            mask[num_roles + 1 + is_sent] = 1
-        return mask
+            return np.zeros(len(self._actions), dtype=np.int8)
+        return self._actions.mask(self._draft)
 
     def _observation(self) -> Observation:
         illegal_left = (self.illegal_budget - self._illegal_actions) / max(1, self.illegal_budget)
@@ -303,8 +294,3 @@ def make_build_vec(num_envs: int = 1, **env_kwargs: Any) -> WalkSyncVectorEnv | 
         env_kwargs: Arguments of the environment, passed on as Gymnasium does.
     """
     return make_walk_vec(num_envs, env_id=ENV_ID, env_kwargs=env_kwargs)
-
-
-def _largest_cost(rules: TopologyRules, weights: CostWeights) -> float:
-    edges = sum(int(min(node, rules.in_degree_limit)) for node in range(rules.max_nodes))
-    return structural_cost(rules.max_nodes, edges, weights)

@@ -23,8 +23,12 @@ class TopologyFault(StrEnum):
 class TopologyError(ValueError):
     """A topology that was refused.
 
-    Attributes:
+    Args:
         fault: Why.
+        message: The same in words, with what was found.
+
+    Attributes:
+        fault: As given.
     """
 
     def __init__(self, fault: TopologyFault, message: str) -> None:

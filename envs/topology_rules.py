@@ -69,6 +69,11 @@ class TopologyRules:
         """d_max as a number: infinite if there is no limit."""
         return math.inf if self.max_in_degree is None else self.max_in_degree
 
+    @property
+    def most_edges(self) -> int:
+        """Edges of the largest topology: a node gets one from every earlier node, up to ``max_in_degree``."""
+        return sum(int(min(earlier, self.in_degree_limit)) for earlier in range(self.max_nodes))
+
     def absorbable(self, num_left: int) -> float:
         """Return how many nodes without a receiver ``num_left`` further nodes can still connect to the Answerer.
 

@@ -84,6 +84,7 @@ class WorkflowRuntime:
 
     Attributes:
         ledger: What calls cost so far, training and evaluation apart.
+        cache: As given.
 
     Raises:
         ValueError: If ``max_concurrency`` < 1.
@@ -99,6 +100,7 @@ class WorkflowRuntime:
         judge: AnswerJudge | None = None,
     ) -> None:
         self.ledger = TokenLedger()
+        self.cache = cache
         self._opens = agent if isinstance(agent, SessionAgent) else None
         self._roles, self._judge = roles, judge
         self._execute = NodeExecutor(agent, cache, self.ledger, max_concurrency)

@@ -86,6 +86,13 @@ class MessageCache(KeyedStore):
         """
         self._keep(key, (json.dumps(asdict(stored.reply)), float(stored.seconds)))
 
+    def was_paid_after(self, key: str, moment: float) -> bool:
+        """Whether a reply was paid for, by whichever process, after a moment (as :meth:`newest` returns it)."""
+        if not self.is_newer(key, moment):
+            return False
+        stored = self.get(key)
+        return stored is not None and not stored.reply.is_cached
+
     def _is_readable(self, row: tuple[object, ...]) -> bool:
         if not super()._is_readable(row):
             return False

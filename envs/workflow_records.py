@@ -111,9 +111,13 @@ class AgentReply:
 class AgentFailure(Exception):
     """A reply that could not be had, because of the infrastructure: never scored as a wrong answer.
 
-    Attributes:
+    Args:
         kind: What went wrong, one word, such as ``timeout``; ``too_long`` for a call that can't fit.
         detail: Where and how, without secrets.
+
+    Attributes:
+        kind: As given.
+        detail: As given.
     """
 
     def __init__(self, kind: str, detail: str = "") -> None:
@@ -261,6 +265,9 @@ class TopologyRun:
         latency_s: Seconds along the slowest chain of calls, each with what it took when it was paid for: what the run
             takes where nothing else runs, whether or not replies were stored.
         judgements: Of answers that had to be run: the run's own, and those that Verifiers met; else empty.
+
+    Raises:
+        ValueError: If ``answer`` or ``is_correct`` does not go with the ending.
     """
 
     task_id: str

@@ -153,6 +153,38 @@ def _crossed(
     return CrossedEstimate(Estimate(float(point.mean()), low, high, round(float(n.sum()))), by_seed, p)
 
 
+def over_seeds(values: Sequence[float]) -> CrossedEstimate:
+    """Return the mean of a figure that each training seed has one of, with the t interval over seeds.
+
+    For figures that are not made of claims, such as what a run cost. Seeds are all that this interval is over.
+
+    Args:
+        values: (S,) one figure per seed, at least two; NaN = not measured.
+
+    Returns:
+        The mean, its 95 % interval, n = S. Not available if a seed has no figure.
+
+    Raises:
+        ValueError: If there are fewer than two seeds.
+
+    Example:
+        >>> str(over_seeds([0.5, 0.6, 0.7]).overall)
+        '0.600 [0.352, 0.848] n=3'
+    """
+    if len(values) < 2:
+        raise ValueError(f"found {len(values)} training seed(s); an interval over seeds needs at least two")
+    point = np.array(values, dtype=np.float64)  # (S,)
+    by_seed = tuple(float(value) for value in point)
+    if np.isnan(point).any():
+        return CrossedEstimate(Estimate.missing(), by_seed)
+    mean = float(point.mean())
+    low = high = mean
+    if np.ptp(point) > 0.0:
+        found = ttest_1samp(point, 0.0).confidence_interval(0.95)
+        low, high = float(found.low), float(found.high)
+    return CrossedEstimate(Estimate(mean, low, high, len(point)), by_seed)
+
+
 def p_of_seeds(point: Floats) -> float:
     """Return the two-sided p of a paired t test over the seeds' own differences (S,).
 

@@ -11,8 +11,9 @@ from typing import Annotated, ClassVar, Literal, NamedTuple, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from provgym.envs.presentation import Mitigation, SourceLabels
+from provgym.envs.presentation import Mitigation
 from provgym.envs.provenance import Instance
+from provgym.envs.walk_names import SourceLabels
 from provgym.generators.claim_files import ReadMode, read_claims
 from provgym.generators.conditions import CONFLICT_CONDITIONS, GENERAL, parse_condition
 from provgym.generators.graphecho import SPLITS, GraphEcho

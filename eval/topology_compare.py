@@ -114,6 +114,13 @@ def compare_runs(
 ) -> PairedDifference:
     """Return one metric of the first method minus that of the second, paired by question.
 
+    Args:
+        first: Runs of one method.
+        second: Runs of the other, of the same questions in any order.
+        metric: Name in :data:`~provgym.eval.topology_metrics.METRICS`.
+        rule: How runs are scored.
+        resampling: Of the intervals; the default one if None.
+
     Raises:
         ValueError: If the metric is unknown or the runs cannot be paired.
     """
@@ -132,6 +139,13 @@ def compare_methods(
     """Compare the reference with every other method: reference minus other, so that above zero is the reference's.
 
     P values are corrected by Holm's method: the methods compared on one metric make a family. Intervals are not.
+
+    Args:
+        runs: Of every method, of the same questions.
+        reference: Name of the method that the others are taken from.
+        rule: How runs are scored.
+        metrics: What is compared.
+        resampling: Of the intervals; the default one if None.
 
     Raises:
         ValueError: If the reference or a metric is unknown, or the runs cannot be paired.
@@ -157,6 +171,14 @@ def non_inferiority(
     resampling: Resampling | None = None,
 ) -> NonInferiority:
     """Ask whether ``first`` is as accurate as ``second`` up to a margin, and what it takes beside it.
+
+    Args:
+        runs: Of both methods at least, of the same questions.
+        first: Name of the method that is to be no worse.
+        second: Name of the one it is held against.
+        rule: How runs are scored.
+        margin: In units of accuracy, > 0; fixed before the runs are seen.
+        resampling: Of the intervals; the default one if None.
 
     Raises:
         ValueError: If ``margin`` is not above 0, or the runs cannot be paired.

@@ -86,8 +86,9 @@ class TopologyEvalConfig(_Model):
         depth: K, units retrieved for each question (3 in the source, best 3 to 5; 6 shows all of a conflict in the
             evidence tasks).
         depths: Further depths to sweep over (the source: 1 to 10).
-        max_nodes: N_max of templates and random teams; None takes the generator's, or 6 without one.
-        max_in_degree: d_max of the same; None takes the generator's, or 3. Debate may exceed it.
+        max_nodes: N_max of all teams: of templates, random ones, and those that generators decode (at most 10). None
+            takes the generator's own, or 6 without one.
+        max_in_degree: d_max of the same; None takes the generator's own, or 3. Debate may exceed it.
         node: lambda_V of the score.
         edge: lambda_E of the score.
         cost_weight: lambda_C of the score.

@@ -111,7 +111,13 @@ class TopologyData:
         return found
 
     def nearest(self, task: TopologyTask, text: str, count: int) -> EvidenceContext:
-        """Return the units of a task's graph that are nearest to a text; a graph is indexed once."""
+        """Return the units of a task's graph that are nearest to a text; a graph is indexed once.
+
+        Args:
+            task: Whose graph is searched.
+            text: What is looked for.
+            count: Units at most.
+        """
         graph: KnowledgeGraph = task.graph
         if id(graph) not in self._retrievers:  # tasks hold their graphs, so ids stay
             self._retrievers[id(graph)] = Retriever(graph, self.encoder)
@@ -135,12 +141,13 @@ def ladder_parts(
     read = _load_designer(config, data) if load is None else load
     designer = None if config.generator is None else read(config.generator)
     second = None if config.query_generator is None else read(config.query_generator)
+    rules = _rules(config, designer)
     return LadderParts(
-        rules=_rules(config, designer),
+        rules=rules,
         num_replicates=config.replicates,
         seed=config.seed,
-        designer=designer,
-        second=second,
+        designer=_within(designer, rules),
+        second=_within(second, rules),
         show_random=data.random_evidence,
         retrieve=data.nearest,
         max_samples=config.max_samples,
@@ -165,7 +172,7 @@ def _load_designer(config: TopologyEvalConfig, data: TopologyData) -> Callable[[
 
 
 def _rules(config: TopologyEvalConfig, designer: Designer | None) -> TopologyRules:
-    """Return the limits of templates and random teams: what is asked, else the generator's, else the source's."""
+    """Return the limits of all teams: what is asked, else the generator's, else the source's."""
     if designer is None:
         own = TopologyRules(DEFAULT_ROLES.names, DEFAULT_MAX_NODES, DEFAULT_IN_DEGREE)
     else:
@@ -175,6 +182,11 @@ def _rules(config: TopologyEvalConfig, designer: Designer | None) -> TopologyRul
         own.max_nodes if config.max_nodes is None else config.max_nodes,
         own.max_in_degree if config.max_in_degree is None else config.max_in_degree,
     )
+
+
+def _within(designer: Designer | None, rules: TopologyRules) -> Designer | None:
+    """Return a generator that decodes under the limits that all teams have."""
+    return None if designer is None else designer.within(rules.max_nodes, rules.max_in_degree)
 
 
 def _evidence(config: TopologyEvalConfig) -> tuple[TopologyTask, ...]:

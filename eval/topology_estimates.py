@@ -234,7 +234,19 @@ def group_difference(
 def scored_pairs(
     first: Sequence[float], second: Sequence[float], claims: Sequence[str]
 ) -> tuple[list[float], list[float], list[str], int]:
-    """Return both sides and the base claims of what both have scored, and how many pairs are left out."""
+    """Return what both sides have scored.
+
+    Args:
+        first: (N,) values of one side, NaN = not scored.
+        second: (N,) of the other.
+        claims: (N,) base claim of each pair.
+
+    Returns:
+        Values of the first side, of the second, and base claims, of the pairs kept; and the number of those left out.
+
+    Raises:
+        ValueError: If the three differ in length.
+    """
     rows = list(zip(first, second, claims, strict=True))
     kept = [(a, b, claim) for a, b, claim in rows if not (math.isnan(a) or math.isnan(b))]
     return [a for a, _, _ in kept], [b for _, b, _ in kept], [c for _, _, c in kept], len(rows) - len(kept)

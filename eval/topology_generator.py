@@ -74,6 +74,23 @@ class Designer:
         """Return the same weights with the evidence in what teams are chosen by."""
         return replace(self, sees_evidence=True, fingerprint=f"{self.fingerprint}/with evidence")
 
+    def within(self, max_nodes: int, max_in_degree: int | None) -> Designer:
+        """Return the same weights under other limits of a team; the generator itself if they are its own.
+
+        Args:
+            max_nodes: N_max.
+            max_in_degree: d_max; None for no limit.
+
+        Raises:
+            ValueError: If no generator can decode under these limits.
+        """
+        own = self.model.rules
+        if (max_nodes, max_in_degree) == (own.max_nodes, own.max_in_degree):
+            return self
+        limits = f"N_max {max_nodes}, d_max {max_in_degree}"
+        limited = within_limits(self.model, max_nodes, max_in_degree)
+        return replace(self, model=limited, fingerprint=f"{self.fingerprint}/{limits}")
+
     def without_roles(self, names: Collection[str]) -> Designer:
         """Return the same weights with some roles masked: their probability is 0, the others' are renormalised.
 
@@ -122,6 +139,34 @@ def load_designer(
     settings = "greedy" if mode == "greedy" else f"sample/{temperature}/{seed}"
     fingerprint = f"{weights_fingerprint(stored.model)}/{settings}"
     return Designer(stored.model, encoder, fingerprint, stored.sees_evidence, mode, temperature, seed)
+
+
+def within_limits(model: KgatModel, max_nodes: int, max_in_degree: int | None) -> KgatModel:
+    """Return a generator with the same weights that decodes under other limits.
+
+    No weight depends on N_max or d_max: they only decide which choices are legal. What is above the limits it was
+    trained under has never been a target.
+
+    Args:
+        model: Any generator.
+        max_nodes: N_max, from 1 to :data:`~provgym.generators.kgat_constraints.MAX_DECODED_NODES`.
+        max_in_degree: d_max, at least 1; None for no limit.
+
+    Raises:
+        ValueError: If a limit is out of range.
+    """
+    from provgym.generators.kgat_constraints import MAX_DECODED_NODES
+    from provgym.generators.kgat_model import KgatModel
+
+    if not 1 <= max_nodes <= MAX_DECODED_NODES:
+        raise ValueError(
+            f"max_nodes={max_nodes} must lie in [1, {MAX_DECODED_NODES}] for teams that a generator decodes; name a "
+            "smaller one, or leave the generator out"
+        )
+    limits = {"max_nodes": max_nodes, "max_in_degree": max_in_degree}
+    limited = KgatModel(type(model.settings).model_validate(model.settings.model_dump() | limits))
+    limited.load_state_dict(model.state_dict())
+    return limited.eval()
 
 
 def without_roles(model: KgatModel, names: Collection[str]) -> KgatModel:

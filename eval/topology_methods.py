@@ -145,6 +145,12 @@ class TeamMethod:
     ) -> None:
         """Propose all teams, then run them.
 
+        Args:
+            questions: In the order in which runs are numbered.
+            executor: Runs teams.
+            earlier: Runs of other methods by task and replicate; not looked at.
+            keep: Called with each question's number and run as it ends.
+
         Raises:
             ValueError: If the proposals are not one per question.
         """

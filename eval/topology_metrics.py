@@ -63,7 +63,15 @@ def _counted(run: MethodRun, tokens: int) -> float:
 
 
 def values_of(runs: Sequence[MethodRun], metric: str, rule: ScoreRule) -> list[float]:
-    """Return a metric of every run, (N,); NaN for an ``error`` and where the metric does not apply.
+    """Return a metric of every run.
+
+    Args:
+        runs: N runs.
+        metric: Name in :data:`METRICS`.
+        rule: How runs are scored.
+
+    Returns:
+        N values; NaN for an ``error`` and where the metric does not apply.
 
     Raises:
         ValueError: If the metric is unknown.
@@ -77,6 +85,12 @@ def values_of(runs: Sequence[MethodRun], metric: str, rule: ScoreRule) -> list[f
 def estimate_runs(
     runs: Sequence[MethodRun], rule: ScoreRule, resampling: Resampling | None = None
 ) -> dict[str, Estimate]:
-    """Return every metric of one method's runs with its interval; the order of the runs does not matter."""
+    """Return every metric of one method's runs with its interval; the order of the runs does not matter.
+
+    Args:
+        runs: Of one method.
+        rule: How runs are scored.
+        resampling: Of the intervals; the default one if None.
+    """
     claims = [run.base_id for run in runs]
     return {name: mean_estimate(values_of(runs, name, rule), claims, resampling) for name in METRICS}

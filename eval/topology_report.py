@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from provgym.eval.report_text import Report, write_report_files
 from provgym.eval.table import comparison_table
+from provgym.eval.topology_prices import score_text
 from provgym.eval.topology_result import TopologyEvalResult
 from provgym.eval.topology_tables import summary_tables
 
@@ -15,11 +16,9 @@ def report_on_methods(result: TopologyEvalResult) -> Report:
     if comparisons:
         title = f"Paired differences, {result.summary.reference} minus each other method"
         tables.insert(1, comparison_table(comparisons, title=title))
-    score = result.to_json()["details"]["score"]
     line = (
-        f"{result.num_questions} questions of {result.num_claims} base claims, {len(result.runs)} methods; score = "
-        f"right - {score['cost_weight']:g} x ({score['node']:g} x nodes + {score['edge']:g} x edges); seed "
-        f"{result.resampling.seed}"
+        f"{result.num_questions} questions of {result.num_claims} base claims, {len(result.runs)} methods; "
+        f"{score_text(result.rule)}; seed {result.resampling.seed}"
     )
     return Report((line,), tuple(tables), result.summary.notes, comparisons)
 

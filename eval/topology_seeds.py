@@ -9,14 +9,14 @@ from typing import Any
 from provgym.eval.crossed import CrossedEstimate
 from provgym.eval.significance import holm
 from provgym.eval.table import ResultTable
-from provgym.eval.topology_adaptation import CONSISTENT
 from provgym.eval.topology_compare import MARGIN, Conclusion, Runs, align
-from provgym.eval.topology_crossed import SeedColumn, crossed_groups, crossed_mean, crossed_ratio
+from provgym.eval.topology_crossed import SeedColumn, crossed_mean, crossed_ratio
 from provgym.eval.topology_estimates import Resampling
 from provgym.eval.topology_metrics import COMPARED, HEADLINE, values_of
-from provgym.eval.topology_names import DEBATE
+from provgym.eval.topology_names import DEBATE, MATCHED
 from provgym.eval.topology_runs import MethodRun
-from provgym.eval.topology_tables import seeds_table
+from provgym.eval.topology_seed_teams import SeedTeams, seed_teams
+from provgym.eval.topology_tables import crossed_cell, seeds_table
 from provgym.generators.topology_targets import ScoreRule
 
 
@@ -30,8 +30,8 @@ class PooledMethods:
         methods: Method to metric to figure.
         differences: Other method to metric to the reference minus it, paired by seed and question; p corrected by Holm
             over the methods compared on one metric.
-        adaptation: ``nodes`` and ``edges`` of the reference's teams under conflicting or irrelevant evidence minus
-            under agreeing evidence; empty where tasks have no kinds.
+        teams: The reference's teams by kind of evidence; empty where tasks have no kinds.
+        unscored: Method to its runs that ended in ``error``, over all seeds; methods without one are left out.
         tokens_ratio: The reference's tokens over debate's; None without debate.
         margin: By how much accuracy may be lower than debate's and still count as not inferior.
     """
@@ -40,9 +40,15 @@ class PooledMethods:
     seeds: int
     methods: Mapping[str, Mapping[str, CrossedEstimate]]
     differences: Mapping[str, Mapping[str, CrossedEstimate]]
-    adaptation: Mapping[str, CrossedEstimate]
+    teams: SeedTeams
+    unscored: Mapping[str, int]
     tokens_ratio: CrossedEstimate | None = None
     margin: float = MARGIN
+
+    @property
+    def adaptation(self) -> Mapping[str, CrossedEstimate]:
+        """Size of the reference's teams under conflicting or irrelevant evidence minus under agreeing evidence."""
+        return self.teams.difference
 
     @property
     def non_inferiority(self) -> Conclusion:
@@ -54,6 +60,32 @@ class PooledMethods:
             return "not inferior"
         return "inferior" if difference.overall.high < -self.margin else "undecided"
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a reader of the figures has to know: errors, and where a simple baseline is no worse."""
+        errors = [f"{name}: {count} runs ended in error and are not scored" for name, count in self.unscored.items()]
+        plain = [
+            note
+            for name in MATCHED
+            for metric in ("accuracy", "score")
+            if (note := self._note_on(name, metric)) is not None
+        ]
+        return (*errors, *plain)
+
+    def _note_on(self, name: str, metric: str) -> str | None:
+        """Say where a baseline is no worse than the reference, on average or for some seed; None where it is worse."""
+        found = self.differences.get(name, {}).get(metric)
+        if found is None or not found.overall.is_available:
+            return None
+        ahead = sum(value <= 0.0 for value in found.by_seed)
+        told = f"{self.reference} minus it {found.overall}; no worse for {ahead} of {self.seeds} seeds"
+        if found.overall.value > 0.0:
+            return (
+                f"{name} has a lower {metric} than {self.reference}, but not for every seed: {told}" if ahead else None
+            )
+        verb = "has a higher" if found.overall.high < 0.0 else "has no lower"
+        return f"{name} {verb} {metric} than {self.reference}: {told}"
+
     def to_json(self) -> dict[str, Any]:
         """Return JSON-ready data."""
         return {
@@ -61,10 +93,12 @@ class PooledMethods:
             "seeds": self.seeds,
             "methods": _as_json(self.methods),
             "differences": _as_json(self.differences),
-            "adaptation": {name: found.to_json() for name, found in self.adaptation.items()},
+            "adaptation": self.teams.to_json(),
             "tokens_ratio": None if self.tokens_ratio is None else self.tokens_ratio.to_json(),
             "margin": self.margin,
             "non_inferiority": self.non_inferiority,
+            "unscored": dict(self.unscored),
+            "notes": list(self.notes),
         }
 
     def tables(self) -> list[ResultTable]:
@@ -73,10 +107,22 @@ class PooledMethods:
         if self.differences:
             title = f"{self.reference} minus each other method, paired by seed and question"
             tables.append(seeds_table(self.differences, title=title, is_difference=True))
-        if self.adaptation:
-            rows = {f"{self.reference}: conflict and irrelevance - agreement": self.adaptation}
-            tables.append(seeds_table(rows, title="Size of teams by kind of evidence", is_difference=True))
+        if self.tokens_ratio is not None:
+            tables.append(self._debate_table(self.tokens_ratio))
+        if self.teams.kinds:
+            tables.append(self.teams.table(self.reference))
         return tables
+
+    def _debate_table(self, tokens_ratio: CrossedEstimate) -> ResultTable:
+        accuracy = crossed_cell(self.differences[DEBATE]["accuracy"], is_difference=True)
+        ratio = crossed_cell(tokens_ratio, is_difference=False)
+        row = (f"{self.reference} - {DEBATE}", accuracy, f"{self.margin:.3f}", self.non_inferiority, ratio)
+        header = ("methods", "accuracy", "margin", "conclusion", "tokens ratio")
+        caption = (
+            "Not inferior: the whole crossed 95 % interval lies above minus the margin. Ratio: the first's tokens over "
+            "the second's, on the same questions; mean over seeds."
+        )
+        return ResultTable("Against debate", header, (row,), caption)
 
 
 def pool_methods(
@@ -114,7 +160,8 @@ def pool_methods(
             for name in names
         },
         differences=_holm_corrected(differences),
-        adaptation=_adaptation(seeds, reference, rule, resampling),
+        teams=seed_teams([seed[reference] for seed in seeds], resampling),
+        unscored=_unscored(seeds, names),
         tokens_ratio=crossed_ratio(_columns(seeds, reference, DEBATE, "tokens", rule), resampling)
         if has_debate
         else None,
@@ -133,23 +180,9 @@ def _columns(seeds: Sequence[Runs], first: str, second: str, metric: str, rule: 
     return columns
 
 
-def _adaptation(
-    seeds: Sequence[Runs], reference: str, rule: ScoreRule, resampling: Resampling | None
-) -> dict[str, CrossedEstimate]:
-    """Compare team sizes between kinds of evidence; what a team is does not depend on how its run ended."""
-    by_seed = [[run for run in seed[reference] if run.evidence_kind is not None and run.roles] for seed in seeds]
-    if any(len({run.evidence_kind == CONSISTENT for run in runs}) < 2 for runs in by_seed):
-        return {}
-    sizes = {
-        "nodes": [[float(len(run.roles)) for run in runs] for runs in by_seed],
-        "edges": [[float(len(run.edges)) for run in runs] for runs in by_seed],
-    }
-    groups = [[float(run.evidence_kind != CONSISTENT) for run in runs] for runs in by_seed]
-    claims = [[run.base_id for run in runs] for runs in by_seed]
-    return {
-        name: crossed_groups([SeedColumn(*row) for row in zip(claims, values, groups, strict=True)], resampling)
-        for name, values in sizes.items()
-    }
+def _unscored(seeds: Sequence[Runs], names: Sequence[str]) -> dict[str, int]:
+    counts = {name: sum(not run.is_scored for seed in seeds for run in seed[name]) for name in names}
+    return {name: count for name, count in counts.items() if count}
 
 
 def _holm_corrected(

@@ -143,7 +143,13 @@ def summarise_methods(
 
 
 def summarise_method(runs: Sequence[MethodRun], rule: ScoreRule, resampling: Resampling | None = None) -> MethodSummary:
-    """Compute every figure of one method."""
+    """Compute every figure of one method.
+
+    Args:
+        runs: Of one method.
+        rule: How runs are scored.
+        resampling: Of the intervals; the default one if None.
+    """
     scored = sum(run.is_scored for run in runs)
     of_kind = {kind: [run for run in runs if run.evidence_kind == kind] for kind in EVIDENCE_KINDS}
     return MethodSummary(

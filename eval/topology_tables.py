@@ -121,7 +121,7 @@ def seeds_table(
     """
     columns = list(dict.fromkeys(name for found in methods.values() for name in found))
     rows = [
-        (label, *(_crossed_cell(found.get(column), is_difference=is_difference) for column in columns))
+        (label, *(crossed_cell(found.get(column), is_difference=is_difference) for column in columns))
         for label, found in methods.items()
     ]
     caption = "Crossed 95 % intervals over training seeds and base claims; below: each seed's own figure."
@@ -160,7 +160,8 @@ def signed_cell(estimate: Estimate) -> str:
     return f"{estimate.value:+.3f}\n{interval}\nn={estimate.n}"
 
 
-def _crossed_cell(found: CrossedEstimate | None, *, is_difference: bool) -> str:
+def crossed_cell(found: CrossedEstimate | None, *, is_difference: bool) -> str:
+    """Return a figure over training seeds with interval and n, then every seed's own, then p of a difference."""
     if found is None:
         return MISSING
     sign = "+" if is_difference else ""

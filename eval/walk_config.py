@@ -11,9 +11,10 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from provgym.envs.presentation import AliasOrder, Mitigation, MovesStyle, PresentationConfig
+from provgym.envs.presentation import Mitigation, MovesStyle, PresentationConfig
 from provgym.envs.provenance import Instance
 from provgym.envs.walk import MAX_BUDGET
+from provgym.envs.walk_names import AliasOrder
 from provgym.eval.eval_config import (
     ClaimFiles,
     EvalConfig,

@@ -35,6 +35,9 @@ class Mixture:
         candidates: Draws per task, >= 1; fewer distinct ones may come of them.
         generator_share: pi, in [0, 1].
         template_share: Share of templates in the rest, in [0, 1]; random feasible DAGs are the others.
+
+    Raises:
+        ValueError: If a number is out of range.
     """
 
     candidates: int

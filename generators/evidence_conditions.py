@@ -1,8 +1,13 @@
-"""Route counts that make a claim's evidence agree, or conflict by echoes, with the number of units fixed.
+"""Route counts that make a claim's evidence agree, conflict by echoes, or be beside the point, layout held alike.
 
-All conditions of a kind with a verdict are listed; one is drawn. In the conflicting ones both sides speak, and who
-counts units instead of sources answers wrongly: the majority over units *contradicts* the one over sources (``4|1+1``)
-or *blurs* it to a tie (``3|1+1+1``). In the agreeing ones two to five sources speak on one side, each at most twice.
+How many units go back to each source (the *layout*, such as 4+1+1) is drawn from one distribution for all kinds of
+evidence: who counts source labels without reading learns nothing of the kind. What differs is what the units say.
+
+* conflict: both sides speak, and who counts units instead of sources answers wrongly: the majority over units
+  *contradicts* the one over sources (``4|1+1``) or *blurs* it to a tie (``3|1+1+1``). All such conditions are listed;
+  one is drawn, half of them contradicting where both are possible.
+* agreement: the layout of a drawn conflict, with all sources on one side. Echoes are there, and do no harm.
+* irrelevance: the layout of a drawn conflict, some of its sources about the question, the others about something else.
 """
 
 from __future__ import annotations
@@ -15,32 +20,14 @@ import numpy as np
 from provgym.generators.conditions import MAX_ROUTES, MAX_SOURCES, Condition
 from provgym.rewards.outcome import Verdict
 
+Layout = tuple[int, ...]
+"""Units of each source."""
+
 MIN_UNITS, MAX_UNITS = 4, 10
-"""Fewer can't conflict by echoes under a clear majority; more can't agree without repeating a source thrice."""
-
-MAX_AGREEING_ROUTES = 2
+"""Fewer can't conflict by echoes under a clear majority; with more the layouts grow too many to list."""
 
 
-def draw_agreeing(verdict: Verdict, num_units: int, rng: np.random.Generator) -> Condition:
-    """Draw a condition in which all sources say the same, little repeated.
-
-    Args:
-        verdict: SUPPORT or REFUTE.
-        num_units: Routes in all, from :data:`MIN_UNITS` to :data:`MAX_UNITS`.
-        rng: Random source.
-
-    Raises:
-        ValueError: If there is no such condition.
-    """
-    _check(num_units)
-    if verdict is Verdict.MIXED:
-        raise ValueError("agreeing evidence is never MIXED; ask for SUPPORT or REFUTE")
-    sides = [side for side in _sides(num_units) if len(side) > 1 and max(side) <= MAX_AGREEING_ROUTES]
-    side = _shuffled(sides[rng.integers(len(sides))], rng)
-    return _condition(side, ()) if verdict is Verdict.SUPPORT else _condition((), side)
-
-
-def draw_conflicting(verdict: Verdict, num_units: int, rng: np.random.Generator) -> Condition:
+def draw_conflicting(verdict: Verdict, num_units: int, relevant: int, rng: np.random.Generator) -> Condition:
     """Draw a condition that misleads who counts units: half of them contradict, half blur, where both are possible.
 
     With the verdict MIXED (as many sources on either side), the majority over units names one side.
@@ -48,16 +35,64 @@ def draw_conflicting(verdict: Verdict, num_units: int, rng: np.random.Generator)
     Args:
         verdict: Of the distinct sources.
         num_units: Routes in all, from :data:`MIN_UNITS` to :data:`MAX_UNITS`.
+        relevant: Units about the question under irrelevance; only layouts that this kind can share are drawn.
         rng: Random source.
 
     Raises:
         ValueError: If there is no such condition.
     """
     _check(num_units)
-    groups = [group for group in conflicting_conditions(verdict, num_units) if group]
+    groups = [kept for group in conflicting_conditions(verdict, num_units) if (kept := _shared(group, relevant))]
+    if not groups:
+        raise ValueError(
+            f"no conflict of {num_units} units under {verdict.value} can be laid out alike with {relevant} relevant "
+            "units; choose other num_units or relevant_units"
+        )
     group = groups[rng.integers(len(groups))]
     drawn = group[rng.integers(len(group))]
     return _condition(_shuffled(drawn.supporting, rng), _shuffled(drawn.refuting, rng))
+
+
+def draw_agreeing(
+    verdict: Verdict, conflict: Verdict, num_units: int, relevant: int, rng: np.random.Generator
+) -> Condition:
+    """Draw a condition in which all sources say the same, laid out like a conflict.
+
+    Args:
+        verdict: SUPPORT or REFUTE.
+        conflict: Verdict of the conflict that lends its layout.
+        num_units: As of :func:`draw_conflicting`.
+        relevant: As there.
+        rng: Random source.
+
+    Raises:
+        ValueError: If the verdict is MIXED, or there is no such layout.
+    """
+    if verdict is Verdict.MIXED:
+        raise ValueError("agreeing evidence is never MIXED; ask for SUPPORT or REFUTE")
+    side = _layout(draw_conflicting(conflict, num_units, relevant, rng), rng)
+    return _condition(side, ()) if verdict is Verdict.SUPPORT else _condition((), side)
+
+
+def draw_beside(conflict: Verdict, num_units: int, relevant: int, rng: np.random.Generator) -> tuple[Layout, Layout]:
+    """Draw the layout of irrelevance: units of the sources about the question, and of those about something else.
+
+    Args:
+        conflict: Verdict of the conflict that lends its layout.
+        num_units: As of :func:`draw_conflicting`.
+        relevant: Units about the question.
+        rng: Random source.
+
+    Returns:
+        Two layouts, the first with ``relevant`` units.
+
+    Raises:
+        ValueError: If there is no such layout.
+    """
+    layout = _layout(draw_conflicting(conflict, num_units, relevant, rng), rng)
+    own = next(chosen for chosen in _subsets(layout) if sum(layout[place] for place in chosen) == relevant)
+    others = tuple(units for place, units in enumerate(layout) if place not in own)
+    return tuple(layout[place] for place in own), others
 
 
 @cache
@@ -93,6 +128,27 @@ def _sides(num_routes: int) -> list[tuple[int, ...]]:
 def _condition(supporting: tuple[int, ...], refuting: tuple[int, ...]) -> Condition:
     name = "|".join("+".join(map(str, side)) for side in (supporting, refuting))
     return Condition(name, supporting, refuting)
+
+
+def _shared(conditions: tuple[Condition, ...], relevant: int) -> list[Condition]:
+    """Return the conditions whose layout fits on one side, and holds sources of ``relevant`` units in all."""
+    found = []
+    for condition in conditions:
+        layout = condition.supporting + condition.refuting
+        sums = {sum(layout[place] for place in chosen) for chosen in _subsets(layout)}
+        if len(layout) <= MAX_SOURCES and relevant in sums:
+            found.append(condition)
+    return found
+
+
+def _layout(condition: Condition, rng: np.random.Generator) -> Layout:
+    return _shuffled(condition.supporting + condition.refuting, rng)
+
+
+def _subsets(layout: Layout) -> list[tuple[int, ...]]:
+    """Return all proper choices of places, none empty."""
+    places = range(len(layout))
+    return [chosen for size in range(1, len(layout)) for chosen in itertools.combinations(places, size)]
 
 
 def _shuffled(side: tuple[int, ...], rng: np.random.Generator) -> tuple[int, ...]:

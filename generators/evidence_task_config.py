@@ -31,7 +31,7 @@ class EvidenceTaskConfig(BaseModel):
         kinds: Kinds of evidence, each once.
         num_units: Units near the question, and the retrieval depth that shows them all. 6 is the least at which echoes
             can contradict as well as blur; see :mod:`provgym.generators.evidence_conditions`.
-        relevant_units: Of these, the units about the question under irrelevance, each of its own source.
+        relevant_units: Of these, the units about the question under irrelevance.
         background_units: Units about other measures in each graph; they are found by deeper or random retrieval.
         verdicts: Gold verdicts of conflicting tasks, in equal parts; MIXED can be one of them. The other kinds are
             SUPPORT and REFUTE.

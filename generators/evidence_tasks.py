@@ -2,15 +2,16 @@
 
 The three kinds, over GraphEcho-Syn (each base claim is asked about once under each kind):
 
-* **agreement**: two to five sources, all on one side, each met at most twice;
+* **agreement**: all sources are on one side, some of them met several times;
 * **conflict**: echoes: who counts units instead of sources is misled (see
   :mod:`provgym.generators.evidence_conditions`);
-* **irrelevance**: a few agreeing sources, among units of other claims about the same measure that point the other way.
+* **irrelevance**: a few agreeing units, among units of other claims about the same measure that point the other way.
 
-Nothing but the evidence tells the kinds apart: the questions are the same texts, gold verdicts are balanced within each
-kind, and all graphs hold the same number of units: ``num_units`` that are near the question and ``background_units``
-about other measures. Units are shuffled and named by their place. The retrieval depth that shows all of a conflict is
-``num_units``: the source's K = 3 cuts ``4|1+1`` to what may be three echoes of one source.
+Nothing but what the units say tells the kinds apart: the questions are the same texts, gold verdicts are balanced
+within each kind, all graphs hold the same number of units (``num_units`` that are near the question and
+``background_units`` about other measures), and how many of the near ones go back to each source is drawn alike for all
+kinds. Units are shuffled and named by their place. The retrieval depth that shows all of a conflict is ``num_units``:
+the source's K = 3 cuts ``4|1+1`` to what may be three echoes of one source.
 
 Over SciFact the same kinds but conflict, which the data set does not hold; see
 :mod:`provgym.generators.evidence_tasks_scifact`.
@@ -25,7 +26,7 @@ import numpy as np
 from provgym.envs.evidence_units import EvidenceUnit, KnowledgeGraph
 from provgym.envs.topology_tasks import EvidenceKind, TopologyTask
 from provgym.generators.conditions import Condition
-from provgym.generators.evidence_conditions import draw_agreeing, draw_conflicting
+from provgym.generators.evidence_conditions import Layout, draw_agreeing, draw_beside, draw_conflicting
 from provgym.generators.evidence_task_config import EVIDENCE_KINDS, QUESTION, EvidenceTaskConfig
 from provgym.generators.evidence_tasks_scifact import make_scifact_tasks
 from provgym.generators.graphecho import DOWN, BaseClaim, GraphEcho, build_instance
@@ -57,25 +58,38 @@ def make_evidence_tasks(config: EvidenceTaskConfig, split: str) -> tuple[Topolog
     asked = {"train": config.train_claims, "dev": config.dev_claims, "test": config.test_claims}
     if not asked[split]:
         raise ValueError(f"split {split!r} has no claims: {split}_claims=0; ask for at least one")
-    sizes = {name: size + config.other_claims if size else 0 for name, size in asked.items()}
+    # Train last: claims are drawn one after the other, and how many are mined must not change who is held out.
+    sizes = {name: asked[name] + config.other_claims if asked[name] else 0 for name in ("test", "dev", "train")}
     claims = GraphEcho.generate(config.seed, sizes).of_split(split)
     maker = _Maker(config, split, claims[: asked[split]], claims[asked[split] :])
-    tasks = tuple(maker.task(number, kind) for number in range(asked[split]) for kind in config.kinds)
-    check_task_splits(tasks)
-    return tasks
+    return tuple(maker.task(number, kind) for number in range(asked[split]) for kind in config.kinds)
 
 
 def check_task_splits(tasks: Iterable[TopologyTask]) -> None:
-    """Refuse tasks whose splits share a base claim or a source.
+    """Refuse tasks whose splits share a base claim, a source, or a thing that evidence speaks of.
 
     Raises:
         ValueError: Naming what leaks, and between which splits.
     """
-    check_splits((t.split, t.base_id, (), sorted({unit.source_id for unit in t.graph.units})) for t in tasks)
+    check_splits(
+        (
+            task.split,
+            task.base_id,
+            sorted({unit.head for unit in task.graph.units}),
+            sorted({unit.source_id for unit in task.graph.units}),
+        )
+        for task in tasks
+    )
 
 
 def balanced(verdicts: Sequence[Verdict], count: int, rng: np.random.Generator) -> list[Verdict]:
-    """Return ``count`` verdicts in random order, each as often as any other, give or take one."""
+    """Return verdicts in random order, each as often as any other, give or take one.
+
+    Args:
+        verdicts: Which there are.
+        count: How many to return, >= 0.
+        rng: Draws the order.
+    """
     return [verdicts[place % len(verdicts)] for place in rng.permutation(count).tolist()]
 
 
@@ -99,7 +113,7 @@ class _Maker:
         base, gold = self._asked[number], self._gold[kind][number]
         rng = self._rng(number, kind)
         graphs = self._near(base, kind, gold, rng)
-        graphs += self._of_others(base, False, self._config.background_units, None, rng)
+        graphs += self._of_others(base, False, (1,) * self._config.background_units, None, rng)
         units = [unit for graph in graphs for unit in graph.units]
         documents = {name: text for graph in graphs for name, text in graph.documents.items()}
         order = rng.permutation(len(units)).tolist()
@@ -114,28 +128,30 @@ class _Maker:
         self, base: BaseClaim, kind: EvidenceKind, gold: Verdict, rng: np.random.Generator
     ) -> list[KnowledgeGraph]:
         """Return the ``num_units`` units that are near the question."""
-        config = self._config
-        if kind == "agreement":
-            return [_graph(base, draw_agreeing(gold, config.num_units, rng), rng)]
+        units, relevant = self._config.num_units, self._config.relevant_units
         if kind == "conflict":
-            return [_graph(base, draw_conflicting(gold, config.num_units, rng), rng)]
-        side = (1,) * config.relevant_units
+            return [_graph(base, draw_conflicting(gold, units, relevant, rng), rng)]
+        lender = self._config.verdicts[int(rng.integers(len(self._config.verdicts)))]
+        if kind == "agreement":
+            return [_graph(base, draw_agreeing(gold, lender, units, relevant, rng), rng)]
+        side, others = draw_beside(lender, units, relevant, rng)
         own = _graph(base, Condition("own", side, ()) if gold is Verdict.SUPPORT else Condition("own", (), side), rng)
         points_down = _points_down(own.units[0])
-        return [own, *self._of_others(base, True, config.num_units - config.relevant_units, not points_down, rng)]
+        return [own, *self._of_others(base, True, others, not points_down, rng)]
 
     def _of_others(
-        self, base: BaseClaim, is_near: bool, count: int, points_down: bool | None, rng: np.random.Generator
+        self, base: BaseClaim, is_near: bool, layout: Layout, points_down: bool | None, rng: np.random.Generator
     ) -> list[KnowledgeGraph]:
-        """Return one unit each of other claims about the same measure (near), or about others.
+        """Return units of other claims about the same measure (near), or about others: one claim for each source.
 
         Args:
             base: The claim that is asked about.
             is_near: Whether the other claims are about its measure.
-            count: How many.
+            layout: Units of each source.
             points_down: Which way the units point; None leaves it to chance.
             rng: Random source.
         """
+        count = len(layout)
         fitting = [other for other in self._others if (_measure(other) == _measure(base)) == is_near]
         if len(fitting) < count:
             which = "the same measure" if is_near else "other measures"
@@ -144,12 +160,12 @@ class _Maker:
                 f"other_claims={self._config.other_claims}; ask for more of them"
             )
         graphs = []
-        for place in rng.permutation(len(fitting))[:count].tolist():
+        for place, units in zip(rng.permutation(len(fitting))[:count].tolist(), layout, strict=True):
             other = fitting[place]
             is_refuting = bool(rng.integers(2))
             if points_down is not None:
                 is_refuting = _falls(other.texts[0]) is not points_down
-            condition = Condition("one", (), (1,)) if is_refuting else Condition("one", (1,), ())
+            condition = Condition("one", (), (units,)) if is_refuting else Condition("one", (units,), ())
             graphs.append(_graph(other, condition, rng))
         return graphs
 

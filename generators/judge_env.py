@@ -151,7 +151,7 @@ class JudgePresentation(Presentation):
         graph = self._walk.instance.graph
         pieces = []
         for route in self._routes:
-            head = f"{self._name(self._node_of_route(route))} {self._kind_of_route(route)}"
+            head = f"{self._names.name(self._node_of_route(route))} {self._kind_of_route(route)}"
             if self._config.mitigation != "M0":
                 head = f"{head} {self.source_label(self._source_of_route(route))}"
             pieces.append(_Piece(head, graph.atoms[self._atom_of_route(route)].text))
@@ -167,7 +167,7 @@ class JudgePresentation(Presentation):
             kinds = " ".join(self._kind_of_route(route) for route in routes)
             label = self.source_label(self._source_of_route(routes[0]))
             multiplicity = f" x{len(routes)}" if len(routes) > 1 else ""
-            head = f"{self._name(self._node_of_route(routes[0]))} {kinds} {label}{multiplicity}"
+            head = f"{self._names.name(self._node_of_route(routes[0]))} {kinds} {label}{multiplicity}"
             pieces.append(_Piece(head, graph.atoms[atom].text))
         return pieces
 
@@ -175,12 +175,12 @@ class JudgePresentation(Presentation):
         """Return the source nodes, each with the routes that start from it."""
         groups: dict[int, list[str]] = {}
         for route in self._routes:
-            alias = self._name(self._node_of_route(route))
+            alias = self._names.name(self._node_of_route(route))
             groups.setdefault(self._source_of_route(route), []).append(alias)
         graph = self._walk.instance.graph
         first = graph.num_nodes - len(graph.sources)
         return [
-            f"{self._name(first + source)} source {self.source_label(source)}: {' '.join(aliases)}"
+            f"{self._names.name(first + source)} source {self.source_label(source)}: {' '.join(aliases)}"
             for source, aliases in groups.items()
         ]
 

@@ -97,7 +97,14 @@ class DecodeMasks(nn.Module):
             self.register_buffer(name, table, persistent=False)
 
     def count(self, sets: Tensor) -> Tensor:
-        """Return how many nodes are in each set."""
+        """Return how many nodes are in each set.
+
+        Args:
+            sets: (...) long; bit j stands for node j.
+
+        Returns:
+            (...) long.
+        """
         return self.sizes[sets]
 
     def legal_roles(self, placed: Tensor, open_: Tensor) -> Tensor:
@@ -137,7 +144,14 @@ class DecodeMasks(nn.Module):
 
 
 def masked_log_softmax(logits: Tensor, legal: Tensor) -> Tensor:
-    """Return log-probabilities over the legal entries of the last axis, renormalised; -inf elsewhere.
+    """Return log-probabilities over the legal entries of the last axis, renormalised.
+
+    Args:
+        logits: (..., C) float; those of illegal entries may be anything.
+        legal: (..., C) bool, at least one True in each row.
+
+    Returns:
+        (..., C) float, -inf where not legal.
 
     Raises:
         ValueError: If a legal entry is NaN or infinite: no distribution follows from it.

@@ -33,6 +33,9 @@ class EmbeddedContext:
         query: (d,) float32, length 1.
         units: (K, d) float32, rows of length 1; K may be 0.
         sources: K source ids, which say what echoes what.
+
+    Raises:
+        ValueError: If the shapes do not fit together, or an embedding is not finite.
     """
 
     query: FloatArray
@@ -60,6 +63,9 @@ class ContextBatch:
         mask: (B, K) bool; False is padding.
         echoes: (B, K) float in [0, 1]: share of the other units of the row that have the same source. None: sources
             are not known, which reads as none shared.
+
+    Raises:
+        ValueError: If the shapes do not fit together, or the mask is not bool.
     """
 
     query: Tensor
@@ -113,7 +119,7 @@ class ContextBatch:
         return ContextBatch(self.query, self.units[:, :0], self.mask[:, :0], None)
 
     def select(self, rows: Sequence[int]) -> ContextBatch:
-        """Return some rows, in the order given."""
+        """Return some rows, in the order given; a row may be asked for more than once."""
         index = torch.tensor(list(rows), dtype=torch.long, device=self.query.device)
         echoes = None if self.echoes is None else self.echoes[index]
         return ContextBatch(self.query[index], self.units[index], self.mask[index], echoes)

@@ -47,7 +47,7 @@ class Growth:
 
     @classmethod
     def start(cls, context: Tensor) -> Growth:
-        """Return empty topologies, one for each context."""
+        """Return empty topologies, one for each of (M, H) contexts."""
         count, size = context.shape
         rows = torch.arange(count, device=context.device)
         nothing = rows.new_zeros(count, 0)
@@ -62,7 +62,11 @@ class Growth:
         return torch.full_like(self.row, 2 ** self.roles.shape[1] - 1)
 
     def select(self, index: Tensor) -> Growth:
-        """Return some of them: by a mask, or by (possibly repeated) places."""
+        """Return some of them.
+
+        Args:
+            index: (M,) bool mask, or (n,) long places, which may repeat.
+        """
         return Growth(
             self.row[index],
             self.context[index],
@@ -73,7 +77,13 @@ class Growth:
         )
 
     def with_node(self, role: Tensor, senders: Tensor, scores: KgatScores) -> Growth:
-        """Return them with one more node each, of (M,) roles and sets of senders."""
+        """Return them with one more node each.
+
+        Args:
+            role: (M,) long, role number of the new node.
+            senders: (M,) long, its set of senders among the placed nodes.
+            scores: The generator's networks, which give the new node its vector.
+        """
         placed = self.roles.shape[1]
         weights = scores.masks.bits[senders, None, :placed]  # (M, 1, t)
         vector = scores.place(self.context, role, torch.bmm(weights, self.nodes)[:, 0])
@@ -89,7 +99,13 @@ class Growth:
 
 @lru_cache(maxsize=65_536)
 def topology_of(role_names: tuple[str, ...], roles: tuple[int, ...], senders: tuple[int, ...]) -> Topology:
-    """Return the topology of role numbers and of each node's set of senders, numbered in that order."""
+    """Return the topology whose nodes are numbered in the order of placing.
+
+    Args:
+        role_names: Name of each role number.
+        roles: Role number of each node.
+        senders: Each node's set of senders; bit j stands for node j.
+    """
     edges = tuple((sender, node) for node, subset in enumerate(senders) for sender in members(subset))
     return Topology(tuple(role_names[role] for role in roles), edges)
 

@@ -72,6 +72,11 @@ class PackedTopologies:
 def pack_topologies(topologies: Sequence[Topology], rows: Sequence[int], rules: TopologyRules) -> PackedTopologies:
     """Prepare pairs of a topology and a context row.
 
+    Args:
+        topologies: P of them, in any numbering of their nodes.
+        rows: (P,) context row of each.
+        rules: The generator's constraints.
+
     Raises:
         TopologyError: If a topology is outside the generator's support; its probability would be 0.
         ValueError: If there is no topology, or not one row for each.

@@ -25,6 +25,8 @@ WEIGHTS_FILE = "model.safetensors"
 FOLDER_FORMAT = 1
 """Raised when what is stored changes; a folder of another format is refused by name."""
 
+_WAY_OUT = "copy the whole folder again; in a run's folder, remove it, and the run's command makes it anew"
+
 
 @dataclass(frozen=True)
 class StoredGenerator:
@@ -85,8 +87,8 @@ def load_generator(folder: Path) -> StoredGenerator:
             )
         model = KgatModel(KgatSettings.model_validate(data["settings"]))
         stored = StoredGenerator(model, str(data["encoder"]), bool(data["sees_evidence"]), dict(data["about"]))
-    except (json.JSONDecodeError, KeyError, TypeError, ValidationError) as error:
-        raise ValueError(f"{path} describes no generator: {error!r}; copy the whole folder again") from error
+    except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError, ValidationError) as error:
+        raise ValueError(f"{path} describes no generator: {error!r}; {_WAY_OUT}") from error
     load_weights(model, folder / WEIGHTS_FILE)
     if weights_fingerprint(model) != data["fingerprint"]:
         raise ValueError(f"{folder}: {WEIGHTS_FILE} is not the file that {SETTINGS_FILE} was written with; copy both")
@@ -109,8 +111,8 @@ def load_weights(model: KgatModel, path: Path) -> None:
         ValueError: If it is damaged, or of a generator of another shape.
     """
     if not path.is_file():
-        raise FileNotFoundError(f"{path} does not exist; copy the whole folder again")
+        raise FileNotFoundError(f"{path} does not exist; {_WAY_OUT}")
     try:
         model.load_state_dict(load_file(path))
     except (RuntimeError, SafetensorError) as error:
-        raise ValueError(f"{path} does not fit the settings beside it: {error}") from error
+        raise ValueError(f"{path} does not fit the settings beside it: {error}; {_WAY_OUT}") from error

@@ -62,7 +62,7 @@ class KgatModel(nn.Module):
         topologies: PackedTopologies | Sequence[Topology] | Sequence[Sequence[Topology]],
         rows: Sequence[int] | None = None,
     ) -> Tensor:
-        """Return :meth:`log_prob`; what a wrapper for several processes calls."""
+        """Return (P,) :meth:`log_prob`, arguments and errors as there; what a wrapper for several processes calls."""
         return self.log_prob(contexts, topologies, rows)
 
     def log_prob(
@@ -100,7 +100,17 @@ class KgatModel(nn.Module):
         *,
         num_contexts: int,
     ) -> PackedTopologies:
-        """Prepare topologies for :meth:`log_prob`; arguments and errors as there."""
+        """Prepare topologies for :meth:`log_prob`.
+
+        Args:
+            topologies: As there.
+            rows: As there.
+            num_contexts: B, of the batch that they will be scored with.
+
+        Raises:
+            TopologyError: If a topology is outside the support, see :meth:`supports`.
+            ValueError: If there is none, or the numbers do not fit.
+        """
         flat: list[Topology] = []
         implied: list[int] = []
         for row, entry in enumerate(topologies):
@@ -131,7 +141,17 @@ class KgatModel(nn.Module):
         temperature: float = 1.0,
         seeds: Sequence[int] | None = None,
     ) -> list[Topology]:
-        """Decode one topology per context; see :func:`~provgym.generators.kgat_decode.decode_batch`."""
+        """Decode one topology per context; see :func:`~provgym.generators.kgat_decode.decode_batch`.
+
+        Args:
+            contexts: B contexts.
+            mode: ``greedy`` takes the likeliest choice at each place, ``sample`` draws it.
+            temperature: Of ``sample``, > 0.
+            seeds: (B,) of ``sample``, one per context.
+
+        Raises:
+            ValueError: As there.
+        """
         context = self.scores.pooling(contexts)
         names = self.settings.role_names
         return decode_batch(self.scores, context, names, mode=mode, temperature=temperature, seeds=seeds)

@@ -67,7 +67,8 @@ class KgatScores(nn.Module):
 
     Shapes: M growing topologies (they may share contexts), W earlier nodes at most, R roles, H hidden size.
 
-    Every activation is bounded, so that any finite weights below 1e30 give finite scores.
+    Every activation is bounded, so that any finite weights below 1e30 give finite scores. A set of nodes is a number:
+    bit j stands for node j.
     """
 
     def __init__(self, settings: KgatSettings) -> None:
@@ -117,16 +118,36 @@ class KgatScores(nn.Module):
         return state
 
     def role_logprobs(self, state: Tensor, placed: Tensor, open_: Tensor, temperature: float = 1.0) -> Tensor:
-        """Return (M, R) log-probabilities of the next role, -inf where it is not legal.
+        """Return log-probabilities of the next role.
 
         END needs no entry of its own: nothing can follow the Answerer, and nothing is complete before it, so END is
         certain after the Answerer and impossible before. Choosing the Answerer is choosing to end.
+
+        Args:
+            state: (M, H) of :meth:`state_of`.
+            placed: (M,) set of placed nodes.
+            open_: (M,) set of those without a receiver.
+            temperature: > 0; 1 is the model itself.
+
+        Returns:
+            (M, R) float, -inf where a role is not legal.
         """
         logits = state @ self.roles.weight.T * (self._role_scale / temperature)  # (M, R)
         return masked_log_softmax(logits, self.masks.legal_roles(placed, open_))
 
     def edge_logits(self, state: Tensor, context: Tensor, nodes: Tensor, open_: Tensor, role: Tensor) -> Tensor:
-        """Return (M, W) one logit for the edge from each earlier node to the next one, which has ``role``."""
+        """Return a logit for the edge from each earlier node to the next one.
+
+        Args:
+            state: (M, H) of :meth:`state_of`.
+            context: (M, H) c_K.
+            nodes: (M, W, H) vectors of the earlier nodes.
+            open_: (M,) set of nodes without a receiver.
+            role: (M,) number of the next node's role.
+
+        Returns:
+            (M, W) float; entries of nodes that were not placed mean nothing.
+        """
         width = nodes.shape[1]
         receiver = self.receiver(torch.cat([self.roles(role), state, context], dim=-1))  # (M, H)
         is_open = self.is_open(self.masks.bits[open_, :width, None])  # (M, W, H)
@@ -136,7 +157,18 @@ class KgatScores(nn.Module):
     def sender_logprobs(
         self, edge_logits: Tensor, placed: Tensor, open_: Tensor, role: Tensor, temperature: float = 1.0
     ) -> Tensor:
-        """Return (M, 2^W) log-probabilities of the sets of senders, -inf where a set is not legal."""
+        """Return log-probabilities of the next node's set of senders.
+
+        Args:
+            edge_logits: (M, W) of :meth:`edge_logits`.
+            placed: (M,) set of placed nodes.
+            open_: (M,) set of those without a receiver.
+            role: (M,) number of the next node's role, legal there.
+            temperature: > 0; 1 is the model itself.
+
+        Returns:
+            (M, 2^W) float, -inf where a set is not legal; entry A stands for the set A.
+        """
         width = edge_logits.shape[1]
         bits = self.masks.bits[: 2**width, :width]  # (2^W, W)
         # log p_j - log(1 - p_j) is the logit; the factor prod_j (1 - p_j) is common to all sets and cancels.

@@ -22,7 +22,13 @@ _OBSERVATION = re.compile(rf"(?P<head>\S+) (?P<relation>{_VERBS}) (?P<tail>the \
 
 
 class Triple(NamedTuple):
-    """Head, relation and tail of a unit."""
+    """What a unit states.
+
+    Attributes:
+        head: What it speaks of.
+        relation: What it says of the head, such as ``raised`` or ``supports``.
+        tail: What the relation leads to.
+    """
 
     head: str
     relation: str

@@ -35,7 +35,10 @@ class MiningPlan:
         keeps_unpruned: Whether a candidate stays beside what pruning left of it.
         score: How outcomes are scored.
         pruning: When a deletion is accepted; None prunes nothing.
-        temperature: beta_q of the target.
+        temperature: beta_q of the target, in units of score.
+
+    Raises:
+        ValueError: If a number is out of range, or ``replicates`` can't be halved as often as ``rungs`` asks for.
     """
 
     replicates: int
@@ -63,7 +66,13 @@ class MiningPlan:
 
 
 class PruningCount(NamedTuple):
-    """What pruning did: teams it began with, deletions accepted, smaller teams executed."""
+    """What pruning did.
+
+    Attributes:
+        pruned: Teams that it began with.
+        accepted: Deletions accepted.
+        tried: Smaller teams executed, accepted or not.
+    """
 
     pruned: int = 0
     accepted: int = 0

@@ -27,6 +27,9 @@ class PruningRule:
         p_min: Least success rate of the smaller one, in [0, 1], by the score's estimator.
         keeps_score: Whether its score must not be lower either (ours). Without, a rate that falls from 1 to ``p_min``
             is accepted (the source).
+
+    Raises:
+        ValueError: If ``p_min`` lies outside [0, 1].
     """
 
     p_min: float
@@ -55,7 +58,13 @@ class Pruned:
 
 
 def is_successful(outcome: TopologyOutcome, rule: ScoreRule, p_min: float) -> bool:
-    """Whether an outcome reaches ``p_min`` with at least one real success, by the score's estimator."""
+    """Whether an outcome holds a real success and its success rate is high enough.
+
+    Args:
+        outcome: Of a team's executions.
+        rule: Whose estimator reads the rate.
+        p_min: Least rate, in [0, 1].
+    """
     if outcome.successes == 0:  # the posterior mean of nothing tried is 0.5
         return False
     return success_rate(outcome.successes, outcome.replicates, rule.estimator) >= p_min

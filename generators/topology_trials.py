@@ -7,15 +7,15 @@ can't change a decision any more.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, fields
-from typing import Literal, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 from provgym.envs.evidence_units import EvidenceContext
 from provgym.envs.topology import Topology
 from provgym.envs.topology_executor import outcome_of_runs
 from provgym.envs.topology_tasks import TopologyTask
-from provgym.envs.workflow_records import RunRequest, TopologyRun
+from provgym.envs.workflow_records import CallRecord, RunRequest, TopologyRun
 from provgym.rewards.outcome import Ending
 from provgym.rewards.topology_score import SuccessEstimator, TopologyOutcome, success_rate
 
@@ -60,6 +60,13 @@ class TrialAccount:
         return asdict(self)
 
 
+class PaidCall(NamedTuple):
+    """Tokens of one call that was paid for."""
+
+    prompt_tokens: int
+    completion_tokens: int
+
+
 def total_account(accounts: Iterable[TrialAccount]) -> TrialAccount:
     """Add accounts up.
 
@@ -80,10 +87,13 @@ class TopologyTrials:
         phase: What the ledger books calls under.
         is_incremental: False executes everything that is asked for, every time and to the last replicate: the
             comparison that tells what memory is worth. The outcomes are the same.
+        was_paid: Whether a stored reply, by its key, was paid for by an earlier process that was killed before it could
+            account for it: it counts as paid here. None: there was no such process.
 
     Attributes:
         account: What these executions have cost so far. Replicates that were not needed are in no count, so that the
             saving over :attr:`TrialAccount.calls` is never overstated.
+        paid: Key of each call that the account counts as paid, to its tokens.
         first_failure: Why the first execution that ended in ``error`` did so; None if there was none.
     """
 
@@ -95,11 +105,13 @@ class TopologyTrials:
         *,
         phase: Literal["train", "eval"] = "train",
         is_incremental: bool = True,
+        was_paid: Callable[[str], bool] | None = None,
     ) -> None:
         self.task = task
+        self.paid: dict[str, PaidCall] = {}
         self.first_failure: str | None = None
         self._evidence, self._runner, self._phase = evidence, runner, phase
-        self._is_incremental = is_incremental
+        self._is_incremental, self._was_paid = is_incremental, was_paid
         self._known: dict[tuple[str, int], TopologyRun] = {}
         self.account = TrialAccount()
 
@@ -119,6 +131,12 @@ class TopologyTrials:
         """Return the outcome if its success rate reaches a bar, else None.
 
         Replicates stop once even successes in all the rest would not reach it.
+
+        Args:
+            topology: Any valid one.
+            replicates: Numbers of the replicates, distinct, in the order of execution.
+            at_least: The bar, in [0, 1].
+            estimator: How the rate is read from the replicates.
         """
         runs: list[TopologyRun] = []
         for done, replicate in enumerate(replicates, start=1):
@@ -144,25 +162,33 @@ class TopologyTrials:
             self._known[key] = run
             if run.ending is Ending.ERROR and self.first_failure is None:
                 self.first_failure = failure_text(run)
-        self.account += account_of(run, is_new=is_new)
+        paid = [call for call in run.calls if is_new and self._is_paid(call)]
+        self.paid |= {call.key: PaidCall(call.prompt_tokens, call.completion_tokens) for call in paid}
+        self.account += account_of(run, paid, is_new=is_new)
         return run
 
+    def _is_paid(self, call: CallRecord) -> bool:
+        """Whether a call of a run that took place was paid for, now or by a process that was killed."""
+        if not call.is_cached:
+            return True
+        return self._was_paid is not None and call.key not in self.paid and self._was_paid(call.key)
 
-def account_of(run: TopologyRun, *, is_new: bool) -> TrialAccount:
+
+def account_of(run: TopologyRun, paid: Sequence[CallRecord], *, is_new: bool) -> TrialAccount:
     """Count one run that was asked for.
 
     Args:
         run: What came of it.
+        paid: Those of its calls that were paid for.
         is_new: False if it was answered from memory, so that it cost nothing.
     """
-    paid = [call for call in run.calls if is_new and not call.is_cached]
     return TrialAccount(
         runs=1,
         executed=int(is_new),
         errors=int(is_new and run.ending is Ending.ERROR),
         calls=len(run.calls),
         paid_calls=len(paid),
-        cached_calls=sum(call.is_cached for call in run.calls) if is_new else 0,
+        cached_calls=len(run.calls) - len(paid) if is_new else 0,
         prompt_tokens=sum(call.prompt_tokens for call in paid),
         completion_tokens=sum(call.completion_tokens for call in paid),
     )

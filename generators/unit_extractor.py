@@ -1,39 +1,30 @@
-r"""From raw text to evidence units, by a language model behind a protocol.
+"""From raw text to evidence units, by a language model behind a protocol.
 
 A document is read in passages of whole paragraphs. The model is asked for triples with a literal quote each; a quote is
 then looked up in its passage, so that every unit's span is a real place. What can't be found is refused and counted,
-never guessed; a passage whose call fails is counted apart and gives nothing. The rule for reading a reply:
-
-1. the whole reply, stripped, is one JSON list of triples, or an object with such a list under ``triples``;
-2. otherwise the first such list or object in the text that a JSON decoder can read (within a fence or prose; at most 64
-   opening brackets in the first 65,536 characters);
-3. entries are checked one by one: ``head``, ``relation``, ``tail`` and ``quote``, all visible text.
-
-A quote matches literally, or else with runs of white space taken as one and without regard to case; it must stand in
-the passage (its first place counts). The source paper builds its graph by StructSense; this is our part in its place.
+never guessed; a passage whose call fails is counted apart and gives nothing. The rule for reading a reply stands in
+:mod:`provgym.generators.triple_reading`. The source paper builds its graph by StructSense; this is our part in its
+place.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import ValidationError
 
 from provgym.envs.event_loop import run_to_end
 from provgym.envs.evidence_units import EvidenceUnit, KnowledgeGraph, Span
-from provgym.generators.claim_records import Text
 from provgym.generators.endpoint_entry import CallTag
 from provgym.generators.endpoint_reply import EndpointFailure
+from provgym.generators.triple_reading import QuotedTriple, find_quote, read_triples
 
 Message = dict[str, str]
-MAX_SCANNED_CHARACTERS = 65_536
-MAX_SCANNED_OPENINGS = 64
 DEFAULT_PASSAGE_CHARACTERS = 2_000
 
 INSTRUCTIONS = (
@@ -42,8 +33,6 @@ INSTRUCTIONS = (
     "the triple, copied letter by letter. Leave out what the passage does not state. An empty list is a good answer."
 )
 _BREAKS = (re.compile(r"\n\s*\n"), re.compile(r"[.!?]\s+"), re.compile(r"\s+"))  # paragraphs, sentences, words
-_OPENING = re.compile(r"[\[{]")
-_DECODER = json.JSONDecoder()
 
 
 class ExtractionModel(Protocol):
@@ -57,7 +46,18 @@ class ExtractionModel(Protocol):
         usage: Counter[str],
         tag: CallTag | None = None,
     ) -> str:
-        """Return the answer to a conversation, or raise :class:`EndpointFailure`."""
+        """Return the answer to a conversation.
+
+        Args:
+            messages: Role and content of each.
+            temperature: Of sampling, >= 0.
+            seed: Of sampling.
+            usage: Tokens and attempts are added to it.
+            tag: What the call is for, for the ledger.
+
+        Raises:
+            EndpointFailure: If no answer could be had.
+        """
         ...
 
 
@@ -110,16 +110,6 @@ class Extraction(NamedTuple):
 
     graph: KnowledgeGraph
     report: ExtractionReport
-
-
-class _Triple(BaseModel):
-    # A model may add keys of its own (confidence ...); they say nothing that can be checked.
-    model_config = ConfigDict(extra="ignore", strict=True, frozen=True)
-
-    head: Text
-    relation: Text
-    tail: Text
-    quote: Text
 
 
 class _Passage(NamedTuple):
@@ -186,36 +176,6 @@ def extract_units_now(
     return run_to_end(extract_units(documents, model, passage_characters=passage_characters))
 
 
-def read_triples(reply: str) -> list[Any] | None:
-    r"""Return the entries of the list of triples in a reply by the module's rule, unchecked; None if there is none.
-
-    Example:
-        >>> read_triples('Sure: ```json\n[{"head": "a"}]\n```'), read_triples("none found")
-        ([{'head': 'a'}], None)
-    """
-    head = reply[:MAX_SCANNED_CHARACTERS].strip()
-    for value in _json_values(head):
-        entries = value.get("triples") if isinstance(value, dict) else value
-        if isinstance(entries, list) and all(isinstance(entry, dict) for entry in entries):
-            return entries
-    return None
-
-
-def find_quote(quote: str, text: str) -> tuple[int, int] | None:
-    r"""Return where a quote stands in a text, or None: literally, else by words without regard to case.
-
-    Example:
-        >>> find_quote("raised  the Yield", "It raised the\nyield twice.")
-        (3, 19)
-    """
-    start = text.find(quote)
-    if start >= 0:
-        return start, start + len(quote)
-    words = quote.split()
-    found = re.search(r"\s+".join(map(re.escape, words)), text, re.IGNORECASE) if words else None
-    return None if found is None else found.span()
-
-
 class _Keeper:
     """Units as they come in, and what was left out."""
 
@@ -240,7 +200,7 @@ class _Keeper:
 
     def _take(self, passage: _Passage, entry: Any) -> None:
         try:
-            triple = _Triple.model_validate(entry)
+            triple = QuotedTriple.model_validate(entry)
         except ValidationError as error:
             first = error.errors(include_url=False)[0]
             self.refused[f"field {'.'.join(map(str, first['loc']))!r} missing or no visible text"] += 1
@@ -286,16 +246,3 @@ def _passages(document: TextDocument, size: int) -> Iterator[_Passage]:
 
 def _name(passage: _Passage) -> str:
     return f"{passage.document.document_id} from {passage.start}"
-
-
-def _json_values(text: str) -> Iterator[Any]:
-    """Yield the JSON lists and objects of a text, from left to right, not those within one another."""
-    position, tried = 0, 0
-    while (opening := _OPENING.search(text, position)) and tried < MAX_SCANNED_OPENINGS:
-        tried += 1
-        try:
-            value, position = _DECODER.raw_decode(text, opening.start())
-        except (ValueError, RecursionError):
-            position = opening.end()
-        else:
-            yield value

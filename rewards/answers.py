@@ -5,8 +5,8 @@ One rule for every kind, in this order:
 1. Reasoning between ``<think>`` and ``</think>`` is not read. Where it was never closed, the reply was cut inside it
    and holds no answer. Of what is left, the last :data:`MAX_READ_CHARACTERS` characters are read.
 2. JSON objects with a key ``final_answer`` or ``answer`` (``verdict`` before these where a verdict is asked for; a real
-   decoder scans, at most 64 opening braces): if all of them give one readable answer, that is it; if they disagree or
-   one can't be read, there is none.
+   decoder scans): if all of them give one readable answer, that is it; if they disagree or one can't be read, there is
+   none.
 3. The last mark ("answer is", "Answer:", "verdict:", ``####``, ``\boxed{}``) whose line can be read; of at most 64
    marks, and at most 1,000 characters of a line.
 4. Otherwise what stands behind the last mark, or the whole text if there is none, is read loosely: only what can't be
@@ -29,7 +29,6 @@ Example:
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Iterator, Sequence
@@ -37,19 +36,19 @@ from typing import Any, Literal, get_args
 
 from provgym.rewards.answer_code import extract_code
 from provgym.rewards.answer_readers import READERS, Reader
+from provgym.rewards.json_in_text import find_json
+from provgym.rewards.reasoning import said_after_reasoning
 
 AnswerKind = Literal["verdict", "multiple_choice", "yes_no", "number", "exact", "code"]
 """How answers are read: a verdict on a claim, a letter, yes or no, a number, text compared after normalisation, or code
 that is run against tests."""
 
 MAX_READ_CHARACTERS = 65_536
-MAX_SCANNED_OBJECTS = 64
 MAX_TRIED_MARKS = 64
 MAX_LINE_CHARACTERS = 1_000
 MAX_CHOICES = 26
 
 _KEYS = ("final_answer", "answer")
-_DECODER = json.JSONDecoder()
 _MARK = re.compile(
     r"\b(?:answer|verdict)(?:\s(?:choice|option))?\b[*_\"'`)]{0,4}\s?"
     r"(?:(?:is|are|was|(?:would|must|should|will)\sbe)\b:?|[:=])[*_\"'`]{0,4}\s{0,8}"
@@ -73,12 +72,13 @@ def extract_answer(kind: AnswerKind, text: str, *, choices: Sequence[str] = ()) 
     Raises:
         ValueError: If the kind is unknown or there are too many choices; never because of the text.
     """
-    visible = _visible(text)
+    said = said_after_reasoning(text)
     if kind == "code":
-        return None if visible is None else extract_code(_stated_code(visible))
+        return None if said is None else extract_code(_stated_code(said[-MAX_READ_CHARACTERS:]))
     reader = _reader(kind, choices)
-    if visible is None:
+    if said is None:
         return None
+    visible = said[-MAX_READ_CHARACTERS:]
     stated = list(_stated_values(visible, ("verdict", *_KEYS) if kind == "verdict" else _KEYS))
     if stated:
         answers = {_read_value(reader, value, choices) for value in stated}
@@ -122,29 +122,10 @@ def _reader(kind: AnswerKind, choices: Sequence[str]) -> Reader:
     return READERS[kind]
 
 
-def _visible(text: str) -> str | None:
-    """Return what was said after the reasoning; None if the text ends inside it."""
-    start = text.rfind("<think>")
-    end = text.rfind("</think>")
-    if start > end:
-        return None
-    said = text[end + len("</think>") :] if end >= 0 else text
-    return said[-MAX_READ_CHARACTERS:]
-
-
 def _stated_values(text: str, keys: Sequence[str]) -> Iterator[Any]:
     """Yield what the JSON objects of a text give under the first of the keys that they have."""
-    position, tried = text.find("{"), 0
-    while position >= 0 and tried < MAX_SCANNED_OBJECTS:
-        tried += 1
-        try:
-            value, end = _DECODER.raw_decode(text, position)
-        except (ValueError, RecursionError):
-            end = position + 1
-        else:
-            if isinstance(value, dict):
-                yield from [value[key] for key in keys if key in value][:1]
-        position = text.find("{", end)
+    for found in find_json(text):
+        yield from [found.value[key] for key in keys if key in found.value][:1]
 
 
 def _stated_code(text: str) -> str:

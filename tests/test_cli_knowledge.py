@@ -124,3 +124,21 @@ def test_extraction_pays_once_and_keeps_failures_apart(run: Run, server: Protoco
     assert "1 passages failed" in text
     assert read_knowledge_graph(tmp_path / "graph.jsonl").graph.units == first.units
     assert run("extract", "one.txt", "one.txt", *words[3:])[0] == 2
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("build", "claims", "nowhere.jsonl"),
+        ("extract", "nowhere.txt", "--endpoint-file", "nowhere.yaml"),
+    ],
+)
+def test_a_file_that_can_not_be_written_is_refused_before_anything_is_read(
+    run: Run, tmp_path: Path, words: tuple[str, ...]
+) -> None:
+    """The inputs do not exist either: what is said is about the output, so it was looked at first."""
+    (tmp_path / "folder").mkdir()
+    status, _, said = run(*words, "--out", "folder")
+    assert (status, "--out folder is a folder, expected a file" in said) == (2, True), said
+    status, _, said = run(*words, "--out", "/proc/graph.jsonl")
+    assert (status, "--out /proc/graph.jsonl: the folder /proc cannot be written" in said) == (2, True), said

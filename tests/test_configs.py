@@ -12,7 +12,7 @@ from provgym.trainers.config_file import load_config
 from provgym.trainers.kgat_config import KgatConfig
 from provgym.trainers.papt_config import PaptConfig, Strict
 from provgym.trainers.study_config import StudyConfig
-from provgym.trainers.warm_start import WarmStartConfig
+from provgym.trainers.warm_start_config import WarmStartConfig
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 CONFIGS = REPOSITORY / "src" / "provgym" / "configs"

@@ -86,8 +86,8 @@ def find_resume_point(folder: Path, config_hash: str, changes: Sequence[str] = (
     for path in sorted(folder.glob("checkpoint-*")):
         if _NAME.fullmatch(path.name) and path.name not in names:
             warnings.warn(
-                f"{path} was left half-written by an interrupted run; it is removed, and the run resumes from "
-                f"{whole[-1].path.name if whole else 'the start'}",
+                f"{path} was left half-written by an interrupted run, or is damaged; it is removed, and the run "
+                f"resumes from {whole[-1].path.name if whole else 'the start'}",
                 stacklevel=2,
             )
             shutil.rmtree(path)
@@ -107,15 +107,20 @@ def prune_checkpoints(folder: Path, keep: int) -> None:
 
 
 def _read(path: Path) -> Checkpoint | None:
-    """Return the checkpoint in a folder; None if it is not one, or files are missing or cut."""
+    """Return the checkpoint in a folder; None if it is not one, or files are missing, cut or damaged."""
     name, marker = _NAME.fullmatch(path.name), path / MARKER
     if not name or not marker.is_file():
         return None
-    data = json.loads(marker.read_text(encoding="utf-8"))
-    for file, size in data["file_sizes"].items():
+    try:
+        data = json.loads(marker.read_text(encoding="utf-8"))
+        sizes: dict[str, int] = dict(data["file_sizes"])
+        origin = Origin(str(data["config_hash"]), str(data["wandb_id"]), int(data["world_size"]))
+    except (ValueError, KeyError, TypeError):  # a marker that can't be read marks nothing
+        return None
+    for file, size in sizes.items():
         if not (path / file).is_file() or (path / file).stat().st_size != size:
             return None
-    return Checkpoint(int(name.group(1)), path, Origin(data["config_hash"], data["wandb_id"], data["world_size"]))
+    return Checkpoint(int(name.group(1)), path, origin)
 
 
 def choose_checkpoint(scores: Mapping[int, float], direction: Literal["max", "min"]) -> int:

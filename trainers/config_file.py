@@ -88,10 +88,20 @@ def changed_keys(path: Path, config: BaseModel, *, except_for: Sequence[str] = (
         path: A file that :func:`dump_config` wrote; nothing is known to differ from one that isn't there.
         config: The configuration now.
         except_for: Top keys that may differ.
+
+    Raises:
+        ConfigError: If the file is damaged.
     """
     if not path.is_file():
         return []
-    old, new = _flat(_read_yaml(path)), _flat(config.model_dump(mode="json"))
+    way_out = "put the file back that the run was begun with, or start over with --fresh"
+    try:
+        saved = _read_yaml(path)
+    except ConfigError as error:
+        raise ConfigError(f"{error}; {way_out}") from error
+    if not saved:
+        raise ConfigError(f"{path} holds no keys, expected a resolved configuration; {way_out}")
+    old, new = _flat(saved), _flat(config.model_dump(mode="json"))
     keys = [k for k in dict.fromkeys((*old, *new)) if k.split(".")[0] not in except_for]
     return [f"{k}: {old.get(k)!r} -> {new.get(k)!r}" for k in keys if old.get(k) != new.get(k)]
 

@@ -8,7 +8,8 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from provgym.envs.presentation import AliasOrder, Mitigation, MovesStyle, PresentationConfig, SourceLabels
+from provgym.envs.presentation import Mitigation, MovesStyle, PresentationConfig
+from provgym.envs.walk_names import AliasOrder, SourceLabels
 from provgym.generators.conditions import CONFLICT_CONDITIONS, GENERAL, parse_condition
 from provgym.trainers.strict_config import Strict
 

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from provgym.generators.writable_folder import check_writable
 from provgym.trainers.command_line import FAILED, OK, plain_parser
 from provgym.trainers.config_file import ConfigError
-from provgym.trainers.run_grid import STALL_S, PlannedRun
+from provgym.trainers.run_config import MAX_SEED, RunConfig
+from provgym.trainers.run_grid import STALL_S, PlannedRun, run_missing
+
+DEFAULT_SEEDS = (42, 43, 44, 45, 46)
+"""Five, fixed beforehand; the first is the source's."""
 
 GOES_ON = "goes on with what is missing"
 """What a grid's command does after an interrupt."""
@@ -42,6 +47,21 @@ def new_parser(program: str, text: str | None, example: str) -> argparse.Argumen
         default=STALL_S / 3600,
         help="hours without a new byte in a run's folder or log after which it is ended, and counts as failed",
     )
+    return parser
+
+
+def seeds_parser(program: str, text: str | None, example: str, *, kind: str) -> argparse.ArgumentParser:
+    """Return the parser of a command that trains one configuration under several seeds.
+
+    Args:
+        program: Name of the command.
+        text: What it does.
+        example: One call of it.
+        kind: What a run is called, such as ``PAPT``.
+    """
+    parser = new_parser(program, text, example)
+    parser.add_argument("--config", required=True, help=f"YAML file of a {kind} run")
+    parser.add_argument("--seeds", default=",".join(map(str, DEFAULT_SEEDS)), help="training seeds, by commas")
     return parser
 
 
@@ -103,7 +123,44 @@ def seeds_in(text: str, way_out: str) -> list[int]:
     return seeds
 
 
-def say_what_failed(failed: Sequence[PlannedRun], total: int, folder: Path) -> int:
+def check_seeds(seeds: Sequence[int]) -> None:
+    """Refuse seeds that a result can't be pooled over.
+
+    Raises:
+        ConfigError: If there are fewer than two, one is out of range, or one stands twice.
+    """
+    text = f"--seeds {','.join(map(str, seeds))}"
+    if len(seeds) < 2:
+        raise ConfigError(f"{text}: found {len(seeds)}, expected at least two seeds")
+    if min(seeds) < 0 or max(seeds) > MAX_SEED:  # a copied configuration is not checked again
+        raise ConfigError(f"{text}: expected whole numbers from 0 to {MAX_SEED}")
+    if len(set(seeds)) < len(seeds):
+        raise ConfigError(f"{text} names something twice; name each once")
+
+
+def run_and_pool(
+    runs: Sequence[PlannedRun[RunConfig]], folder: Path, options: GridOptions, pool: Callable[[], object]
+) -> int:
+    """Run what is missing and, if nothing failed, pool; returns the exit status.
+
+    Args:
+        runs: The plan; never pooled over fewer.
+        folder: Of the grid's own files.
+        options: How it is run.
+        pool: Reads the finished runs and writes what they come to.
+
+    Raises:
+        OSError: If the folder can't be written.
+        ConfigError: If a finished run is of another training.
+    """
+    check_writable(folder, "runs_dir")
+    failed = run_missing(runs, folder, jobs=options.jobs, accelerate=options.accelerate, stall_s=options.stall_s)
+    if not failed:
+        pool()
+    return say_what_failed(failed, len(runs), folder)
+
+
+def say_what_failed(failed: Sequence[PlannedRun[RunConfig]], total: int, folder: Path) -> int:
     """Name the runs that failed, if any did; returns the exit status."""
     if not failed:
         return OK

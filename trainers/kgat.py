@@ -32,7 +32,8 @@ from provgym.generators.writable_folder import check_writable
 from provgym.trainers.checkpoints import Checkpoint, Origin, find_resume_point, whole_checkpoints
 from provgym.trainers.command_line import OK, exit_status_of, run_parser
 from provgym.trainers.config_file import changed_keys, dump_config, load_config
-from provgym.trainers.kgat_config import KgatConfig, KgatEvaluationConfig, ReinforceConfig
+from provgym.trainers.kgat_config import KgatConfig, KgatEvaluationConfig
+from provgym.trainers.kgat_learning_config import ReinforceConfig
 from provgym.trainers.kgat_results import (
     dev_scores_json,
     evaluate_run,
@@ -122,7 +123,22 @@ def train(
     *,
     processes: Processes | None = None,
 ) -> tuple[KgatTrainer, str]:
-    """Train from the start or from a checkpoint; returns the trainer and the W&B run id."""
+    """Train from the start or from a checkpoint.
+
+    Args:
+        config: The run.
+        world: Tasks and what is seen of them.
+        runtime: Executes topologies.
+        launched: This process's place among those of the run.
+        resume: Where to go on from; None is the start.
+        processes: How processes share what they found; the launched ones if None.
+
+    Returns:
+        The trainer after its last step, and the W&B run id.
+
+    Raises:
+        RunStopped: If going on would be wasted.
+    """
     hash_ = training_hash(config)
     tracker = Tracker(
         config.run_dir,

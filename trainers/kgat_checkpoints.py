@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import Any
 
 import torch
 
-from provgym.eval.run_files import write_json_atomic
+from provgym.eval.run_files import read_json_file, write_json_atomic
 from provgym.generators.kgat_folder import WEIGHTS_FILE, load_weights, save_weights
 from provgym.generators.kgat_model import KgatModel
 from provgym.trainers.checkpoints import MARKER, Checkpoint, Origin, mark_complete, whole_checkpoints
@@ -56,6 +55,11 @@ def save_checkpoint(
 def load_checkpoint(path: Path, model: KgatModel, optimizer: torch.optim.Optimizer | None = None) -> None:
     """Load a checkpoint into a generator of the same shape, and into its optimiser if there is one.
 
+    Args:
+        path: Folder of the checkpoint.
+        model: Gets the weights.
+        optimizer: Gets the state of the one that was saved; None leaves it unread.
+
     Raises:
         FileNotFoundError: If the folder holds no weights.
         ValueError: If they are of another shape.
@@ -66,8 +70,14 @@ def load_checkpoint(path: Path, model: KgatModel, optimizer: torch.optim.Optimiz
 
 
 def read_notes(path: Path) -> dict[str, Any]:
-    """Return what a checkpoint was saved with beside weights and optimiser."""
-    found: dict[str, Any] = json.loads((path / NOTES_FILE).read_text(encoding="utf-8"))
+    """Return what a checkpoint was saved with beside weights and optimiser.
+
+    Raises:
+        BadFileError: If the file is damaged.
+        OSError: If it can't be read.
+    """
+    way_out = f"remove {path.name}, and the run goes on from the checkpoint before"
+    found: dict[str, Any] = read_json_file(path / NOTES_FILE, dict, expected="a checkpoint's notes", way_out=way_out)
     return found
 
 

@@ -1,12 +1,12 @@
 """Everything a K-GAT run can be told, with where each default comes from.
 
-The world (tasks, retrieval, agents) has a module of its own, :mod:`provgym.trainers.kgat_world_config`.
+The world (tasks, retrieval, agents) has a module of its own, :mod:`provgym.trainers.kgat_world_config`; so has how the
+weights are learned, :mod:`provgym.trainers.kgat_learning_config`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from types import MappingProxyType
 from typing import ClassVar, Literal, Self
 
@@ -18,8 +18,10 @@ from provgym.generators.task_mining import MiningPlan
 from provgym.generators.topology_pruning import PruningRule
 from provgym.generators.topology_targets import ScoreRule
 from provgym.rewards.topology_score import CostWeights, SuccessEstimator
+from provgym.trainers.kgat_learning_config import KgatCheckpointConfig, KgatOptimConfig, ReinforceConfig
 from provgym.trainers.kgat_world_config import AgentsConfig, RetrievalConfig, TasksConfig
-from provgym.trainers.papt_config import MAX_SEED, TrackingConfig
+from provgym.trainers.papt_config import TrackingConfig
+from provgym.trainers.run_config import RunConfig
 from provgym.trainers.strict_config import Strict
 
 
@@ -79,8 +81,8 @@ class MiningConfig(Strict):
         prunes: Whether successful candidates are pruned.
         p_min: Least success rate of what pruning leaves (the source names none).
         pruning_keeps_score: Whether a deletion must not lower the score either (ours).
-        keeps_unpruned: Whether a candidate stays beside what pruning left of it (ours; the source puts the pruned one in
-            its place): pruning goes by few executions, and fresh ones then decide between the two.
+        keeps_unpruned: Whether a candidate stays beside what pruning left of it (ours; the source puts the pruned one
+            in its place): pruning goes by few executions, and fresh ones then decide between the two.
         target_temperature: beta_q of the targets, in units of score (the source names none). Greedy decoding follows
             the total weight of all teams that begin alike: at 0.1, several teams that are a little worse outweigh the
             best one; a smaller value lets the best one win.
@@ -114,75 +116,6 @@ class MiningConfig(Strict):
             keeps_unpruned=self.keeps_unpruned,
             pruning=PruningRule(self.p_min, self.pruning_keeps_score) if self.prunes else None,
         )
-
-
-class KgatOptimConfig(Strict):
-    """Optimisation between mining rounds: weighted cross-entropy by AdamW.
-
-    Attributes:
-        steps_per_round: Optimiser steps after each mining round.
-        tasks_per_step: Tasks in a step; each brings all its kept candidates.
-        learning_rate: Peak.
-        warmup_steps: Of the whole run.
-        schedule: After the warm-up: constant, or linear down to a tenth at the run's last step.
-        weight_decay: Of AdamW.
-        max_grad_norm: Gradients are clipped to this norm; a step without a finite norm is skipped and counted.
-        threads: Of torch in optimisation; results are the same on every machine load only if it is fixed.
-    """
-
-    steps_per_round: int = Field(default=150, ge=1)
-    tasks_per_step: int = Field(default=32, ge=1)
-    learning_rate: float = Field(default=4e-3, gt=0.0)
-    warmup_steps: int = Field(default=20, ge=0)
-    schedule: Literal["constant", "linear"] = "linear"
-    weight_decay: float = Field(default=0.01, ge=0.0)
-    max_grad_norm: float = Field(default=1.0, gt=0.0)
-    threads: int = Field(default=1, ge=1)
-
-
-class ReinforceConfig(Strict):
-    """REINFORCE on the same world, for comparison: what G-Designer and its family do.
-
-    Attributes:
-        steps: Optimiser steps.
-        tasks_per_step: Tasks in a step.
-        samples: Topologies sampled per task and step.
-        replicates: Executions of each sample; its reward is the score of their raw success rate.
-        baseline: What is taken off the reward: the mean of the task's other samples, or a running mean.
-        momentum: Of the running mean.
-        learning_rate: Of Adam.
-        entropy_weight: Weight of the samples' surprisal, which keeps the generator from settling too early.
-    """
-
-    steps: int = Field(default=100, ge=1)
-    tasks_per_step: int = Field(default=16, ge=1)
-    samples: int = Field(default=4, ge=1)
-    replicates: int = Field(default=1, ge=1)
-    baseline: Literal["leave_one_out", "running_mean"] = "leave_one_out"
-    momentum: float = Field(default=0.9, ge=0.0, lt=1.0)
-    learning_rate: float = Field(default=2e-3, gt=0.0)
-    entropy_weight: float = Field(default=0.0, ge=0.0)
-
-    @model_validator(mode="after")
-    def _others_exist(self) -> Self:
-        if self.baseline == "leave_one_out" and self.samples < 2:
-            raise ValueError(
-                f"samples={self.samples} leaves no other sample for the baseline; set samples to 2 or more, or "
-                "baseline to running_mean"
-            )
-        return self
-
-
-class KgatCheckpointConfig(Strict):
-    """Checkpoints; those at the end of a round are kept for selection, of the others the newest alone.
-
-    Attributes:
-        every: Optimiser steps between checkpoints within a round; the end of a round always has one.
-        dev_replicates: Executions of each dev task's greedy topology; the mean raw score chooses the checkpoint.
-    """
-
-    every: int = Field(default=50, ge=1)
-    dev_replicates: int = Field(default=4, ge=1)
 
 
 class PlantedConfig(Strict):
@@ -250,10 +183,11 @@ _FOREIGN = MappingProxyType(
 )
 
 
-class KgatConfig(Strict):
+class KgatConfig(RunConfig):
     """A K-GAT run.
 
     Attributes:
+        trainer: See :class:`~provgym.trainers.run_config.RunConfig`.
         foreign_names: What the paper and other libraries call some of these keys, for the hint of an error.
         name: Folder below ``runs_dir``.
         seed: Training seed.
@@ -264,11 +198,9 @@ class KgatConfig(Strict):
         num_processes: World size the run is meant for; None takes what it is launched with.
     """
 
+    trainer: ClassVar[str] = "provgym.trainers.kgat"
     foreign_names: ClassVar[Mapping[str, str]] = _FOREIGN
 
-    name: str = Field(pattern=r"^\w[\w.-]*$")  # `..` with --fresh would remove what lies around the runs
-    runs_dir: Path = Path("runs")
-    seed: int = Field(default=42, ge=0, le=MAX_SEED)
     conditioning: Literal["evidence", "query"] = "evidence"
     agents_see_evidence: bool = True
     tasks: TasksConfig = TasksConfig()
@@ -294,8 +226,3 @@ class KgatConfig(Strict):
     def total_steps(self) -> int:
         """Optimiser steps of all rounds."""
         return self.curriculum.rounds * self.optim.steps_per_round
-
-    @property
-    def run_dir(self) -> Path:
-        """Where the run's files go."""
-        return self.runs_dir / self.name

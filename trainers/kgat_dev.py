@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -14,7 +13,7 @@ from provgym.envs.topology import Topology
 from provgym.envs.workflow import RunRequest
 from provgym.eval.metrics import mean_of_finite
 from provgym.eval.processes import Processes
-from provgym.eval.run_files import write_json_atomic
+from provgym.eval.run_files import read_json_file, write_json_atomic
 from provgym.eval.topology_methods import Executor, Question, record_of
 from provgym.eval.topology_metrics import HEADLINE, values_of
 from provgym.eval.topology_names import KGAT
@@ -147,10 +146,21 @@ def figures_of(runs: Sequence[MethodRun], teams: Sequence[Topology], tasks: Task
     )
 
 
+def read_dev_figures(path: Path) -> DevFigures:
+    """Return stored figures.
+
+    Raises:
+        BadFileError: If the file is damaged.
+        OSError: If it can't be read.
+    """
+    way_out = "remove the file, and the generator is executed again (from the message cache)"
+    return read_json_file(path, DevFigures.from_json, expected="a generator's dev figures", way_out=way_out)
+
+
 def _read(path: Path) -> DevFigures | None:
     if not path.is_file():
         return None
-    return DevFigures.from_json(json.loads(path.read_text(encoding="utf-8")))
+    return read_dev_figures(path)
 
 
 def _execute(

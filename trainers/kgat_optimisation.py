@@ -21,7 +21,7 @@ from provgym.generators.kgat_context import ContextBatch
 from provgym.generators.kgat_model import KgatModel
 from provgym.generators.seeds import Purpose, derive_rng
 from provgym.generators.topology_targets import TaskTarget
-from provgym.trainers.kgat_config import KgatOptimConfig
+from provgym.trainers.kgat_learning_config import KgatOptimConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,12 @@ def new_optimizer(model: KgatModel, config: KgatOptimConfig) -> torch.optim.Adam
 
 
 def learning_rate_of(step: int, total_steps: int, config: KgatOptimConfig) -> float:
-    """Return the learning rate of a step counted from 0.
+    """Return the learning rate of a step.
+
+    Args:
+        step: Counted from 0 over the whole run.
+        total_steps: Of all rounds.
+        config: Peak, warm-up and schedule.
 
     Example:
         >>> config = KgatOptimConfig(learning_rate=1.0, warmup_steps=2, schedule="linear")

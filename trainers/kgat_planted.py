@@ -7,7 +7,6 @@ is lucky too, so it is chosen on one half of the tasks and scored on the other, 
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,7 +20,7 @@ from provgym.envs.topology import Topology
 from provgym.envs.topology_executor import outcome_of_runs
 from provgym.envs.topology_rules import TopologyRules, enumerate_topologies
 from provgym.envs.workflow import RunRequest
-from provgym.eval.run_files import write_json_atomic
+from provgym.eval.run_files import read_json_file, write_json_atomic
 from provgym.eval.topology_methods import Executor
 from provgym.generators.topology_targets import ScoreRule
 from provgym.trainers.kgat_config import PlantedConfig
@@ -172,7 +171,13 @@ def scores_of(
 
 
 def save_world(world: PlantedWorld, path: Path, about: Mapping[str, Any]) -> None:
-    """Write a world, so that a resumed run explores it once."""
+    """Write a world, so that a resumed run explores it once.
+
+    Args:
+        world: What was explored.
+        path: File to write, replaced as a whole.
+        about: What the scores depend on, as JSON; :func:`read_world` asks for the same.
+    """
     data = {
         "about": dict(about),
         "topologies": [topology.as_dict() for topology in world.topologies],
@@ -184,10 +189,18 @@ def save_world(world: PlantedWorld, path: Path, about: Mapping[str, Any]) -> Non
 
 
 def read_world(path: Path, about: Mapping[str, Any]) -> PlantedWorld | None:
-    """Return what :func:`save_world` wrote; None if it is not there, or of another world."""
+    """Return what :func:`save_world` wrote; None if it is not there, or of another world.
+
+    Raises:
+        BadFileError: If the file is damaged.
+    """
     if not path.is_file():
         return None
-    data = json.loads(path.read_text(encoding="utf-8"))
+    way_out = "remove the file, and the world is explored again"
+    return read_json_file(path, lambda d: _world_of(d, about), expected="an explored world", way_out=way_out)
+
+
+def _world_of(data: Mapping[str, Any], about: Mapping[str, Any]) -> PlantedWorld | None:
     if data["about"] != dict(about):
         return None
     rows = [[math.nan if score is None else score for score in row] for row in data["scores"]]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -25,7 +24,7 @@ from provgym.generators.seeds import Purpose, derive_rng
 from provgym.trainers.checkpoints import choose_checkpoint
 from provgym.trainers.kgat_checkpoints import load_checkpoint
 from provgym.trainers.kgat_config import KgatConfig, PlantedConfig
-from provgym.trainers.kgat_dev import SELECTION, DevFigures, dev_figures
+from provgym.trainers.kgat_dev import SELECTION, DevFigures, dev_figures, read_dev_figures
 from provgym.trainers.kgat_optimisation import learning_rate_of, new_optimizer, optimise_step, tasks_of_step
 from provgym.trainers.kgat_planted import (
     PlantedWorld,
@@ -65,8 +64,7 @@ def select(trainer: KgatTrainer, config: KgatConfig) -> tuple[int, dict[int, Dev
 
 
 def _stored_dev(config: KgatConfig, number: int) -> DevFigures:
-    path = RoundFolder(config.run_dir, number).dev_file
-    return DevFigures.from_json(json.loads(path.read_text(encoding="utf-8")))
+    return read_dev_figures(RoundFolder(config.run_dir, number).dev_file)
 
 
 def save_chosen(config: KgatConfig, world: KgatWorld, model: KgatModel, step: int, training_hash: str) -> Path:

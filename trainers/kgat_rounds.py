@@ -13,20 +13,22 @@ import warnings
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from statistics import fmean
-from typing import Any
+from typing import Any, NamedTuple
 
 from provgym.envs.event_loop import run_to_end
 from provgym.envs.evidence_units import EvidenceContext
 from provgym.envs.topology_rules import TopologyRules
 from provgym.envs.topology_tasks import TopologyTask
+from provgym.envs.workflow_cache import MessageCache
 from provgym.eval.processes import Processes
 from provgym.eval.walk_play import together
 from provgym.generators.candidate_mining import Proposal, Proposals
 from provgym.generators.task_mining import MiningPlan, mine_task
 from provgym.generators.topology_targets import TaskTarget
-from provgym.generators.topology_trials import TopologyRunner, TopologyTrials, total_account
-from provgym.trainers.kgat_state import MinedRow, RoundFolder, account_figures
+from provgym.generators.topology_trials import TopologyRunner, TopologyTrials
+from provgym.trainers.kgat_state import MinedRow, RoundFolder, account_figures, round_account
 from provgym.trainers.step_record import RunStopped
 
 _NAMED_IDS = 8
@@ -39,6 +41,9 @@ class TaskSet:
     Attributes:
         tasks: Of one split.
         evidence: One context per task; what the agents are given.
+
+    Raises:
+        ValueError: If there is not one context per task.
     """
 
     tasks: tuple[TopologyTask, ...]
@@ -69,6 +74,8 @@ class MiningSetup:
         tasks_at_once: Tasks whose executions are under way at one time, >= 1.
         is_incremental: See :class:`~provgym.generators.topology_trials.TopologyTrials`.
         session: Opens what the runner's agent keeps open while it answers, for the whole round.
+        replies: The runner's replies on disk: what a process that was killed had paid for is accounted for by them.
+            None if they are kept nowhere, or in memory: what a kill loses is paid again.
     """
 
     train: TaskSet
@@ -78,6 +85,17 @@ class MiningSetup:
     tasks_at_once: int = 32
     is_incremental: bool = True
     session: Callable[[], AbstractAsyncContextManager[object]] = nullcontext
+    replies: MessageCache | None = None
+
+
+class _Begun(NamedTuple):
+    """What earlier processes left of a round: mined tasks by number, and when the first of them began.
+
+    ``since`` is the moment after which stored replies are the round's own, None for a round that begins now.
+    """
+
+    done: dict[int, MinedRow]
+    since: float | None
 
 
 def mine_round(
@@ -111,13 +129,13 @@ def mine_round(
     proposals = processes.gather(
         together(processes, lambda: [_stored_proposals(folder, ids, propose)] if is_first else [])
     )[0]
-    done = processes.gather(together(processes, lambda: [folder.read_parts()] if is_first else []))[0]
-    missing = [number for number in range(len(ids)) if number not in done]
+    begun = processes.gather(together(processes, lambda: [_begin(folder, setup)] if is_first else []))[0]
+    missing = [number for number in range(len(ids)) if number not in begun.done]
     share = missing[processes.rank :: processes.world_size]
     together(processes, lambda: folder.repair_part(processes.rank))
     store = _Store(folder, processes.rank, len(share), on_task)
-    mined = together(processes, lambda: run_to_end(_mine_share(setup, proposals.by_task, share, store)))
-    rows = sorted([*done.values(), *processes.gather(mined)], key=lambda row: row.number)
+    mined = together(processes, lambda: run_to_end(_mine_share(setup, proposals.by_task, share, store, begun.since)))
+    rows = sorted([*begun.done.values(), *processes.gather(mined)], key=lambda row: row.number)
     together(processes, lambda: _finish(folder, rows, proposals) if is_first else None)
     return [row.target for row in rows]
 
@@ -128,6 +146,11 @@ def _stored_proposals(folder: RoundFolder, ids: Sequence[str], propose: Callable
         stored = propose()
         folder.write_proposals(stored, ids)
     return stored
+
+
+def _begin(folder: RoundFolder, setup: MiningSetup) -> _Begun:
+    done = folder.read_parts()
+    return _Begun(done, None if setup.replies is None else folder.begin(setup.replies.newest()))
 
 
 class _Store:
@@ -145,10 +168,17 @@ class _Store:
 
 
 async def _mine_share(
-    setup: MiningSetup, proposals: Sequence[Sequence[Proposal]], share: Sequence[int], store: _Store
+    setup: MiningSetup,
+    proposals: Sequence[Sequence[Proposal]],
+    share: Sequence[int],
+    store: _Store,
+    since: float | None,
 ) -> list[MinedRow]:
     """Mine one process's tasks, some at a time, each stored as soon as it is done."""
     slots = asyncio.Semaphore(setup.tasks_at_once)
+    was_paid = None
+    if since is not None and setup.replies is not None:
+        was_paid = partial(setup.replies.was_paid_after, moment=since)
 
     async def mine(number: int) -> MinedRow:
         async with slots:
@@ -157,9 +187,10 @@ async def _mine_share(
                 setup.train.evidence[number],
                 setup.runner,
                 is_incremental=setup.is_incremental,
+                was_paid=was_paid,
             )
             target, pruning = await mine_task(proposals[number], trials, setup.plan, setup.rules)
-        row = MinedRow(number, target, pruning, trials.account, trials.first_failure)
+        row = MinedRow(number, target, pruning, trials.account, trials.first_failure, trials.paid)
         store.add(row)
         return row
 
@@ -174,7 +205,7 @@ async def _mine_share(
 
 
 def _finish(folder: RoundFolder, rows: Sequence[MinedRow], proposals: Proposals) -> None:
-    account = total_account(row.account for row in rows)
+    account = round_account(rows)
     if account.executed and account.errors == account.executed:
         failure = next(row.failure for row in rows if row.failure is not None)
         raise RunStopped(
@@ -212,7 +243,7 @@ def _warn_of_targets(folder: RoundFolder, rows: Sequence[MinedRow]) -> None:
 
 def round_figures(rows: Sequence[MinedRow], proposals: Proposals) -> dict[str, float | int | None]:
     """Return what a round is logged by; a figure that nothing was measured for is None, never 0."""
-    account = total_account(row.account for row in rows)
+    account = round_account(rows)
     kept = [candidate for row in rows for candidate in row.target.kept]
     best = [max(c.score for c in row.target.kept) for row in rows if row.target.kept]
     figures: dict[str, float | int | None] = {

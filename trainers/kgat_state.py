@@ -8,23 +8,25 @@ again from the message cache.
 
 from __future__ import annotations
 
-import json
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from provgym.envs.topology import Topology
-from provgym.eval.run_files import write_atomic, write_json_atomic
+from provgym.eval.run_files import read_json_file, write_atomic, write_json_atomic
 from provgym.generators.candidate_mining import Proposal, Proposals
 from provgym.generators.json_lines import BadFileError, BadLine, dump_json_line, read_json_lines
 from provgym.generators.task_mining import PruningCount
 from provgym.generators.topology_targets import TaskTarget
-from provgym.generators.topology_trials import TrialAccount
+from provgym.generators.topology_trials import PaidCall, TrialAccount, total_account
 
+Built = TypeVar("Built")
 _PART = re.compile(r"targets\.part-\d+\.jsonl")
+_DRAWS = ("drawn", "refused", "repeated")
+_DRAWN_AGAIN = "remove the round's folder, and it is mined again (from the message cache)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +37,9 @@ class MinedRow:
         number: Of the task in its split.
         target: What the generator is to match.
         pruning: What pruning did.
-        account: What the executions cost. After a kill, calls that were paid before count as cached.
+        account: What the executions cost.
         failure: Why the first execution that ended in ``error`` did so, or None.
+        paid: Key of each call that the account counts as paid, to its tokens.
     """
 
     number: int
@@ -44,6 +47,7 @@ class MinedRow:
     pruning: PruningCount
     account: TrialAccount
     failure: str | None = None
+    paid: Mapping[str, PaidCall] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """Return JSON-ready data; :meth:`from_json` reverses it exactly."""
@@ -53,6 +57,7 @@ class MinedRow:
             "pruning": self.pruning._asdict(),
             "account": self.account.to_json(),
             "failure": self.failure,
+            "paid": {key: list(call) for key, call in self.paid.items()},
         }
 
     @classmethod
@@ -64,7 +69,10 @@ class MinedRow:
         """
         try:
             target, pruning = TaskTarget.from_json(data["target"]), PruningCount(**data["pruning"])
-            return cls(int(data["number"]), target, pruning, TrialAccount(**data["account"]), data["failure"])
+            account = TrialAccount(**data["account"])
+            # Rows of before this was stored have none: of a round interrupted then, repeats can't be taken out.
+            paid = {key: PaidCall(*call) for key, call in data.get("paid", {}).items()}
+            return cls(int(data["number"]), target, pruning, account, data["failure"], paid)
         except (KeyError, TypeError) as error:
             raise ValueError(f"not a stored mined task: {error!r}") from error
 
@@ -82,6 +90,7 @@ class RoundFolder:
         self.proposals_file = self.path / "proposals.jsonl"
         self.targets_file = self.path / "targets.jsonl"
         self.mining_file = self.path / "mining.json"
+        self.begun_file = self.path / "begun.json"
         self.dev_file = self.path / "dev.json"
 
     def write_proposals(self, proposals: Proposals, task_ids: Sequence[str]) -> None:
@@ -93,7 +102,7 @@ class RoundFolder:
             }
             for task_id, row in zip(task_ids, proposals.by_task, strict=True)
         )
-        counts = {name: dict(getattr(proposals, name)) for name in ("drawn", "refused", "repeated")}
+        counts = {name: dict(getattr(proposals, name)) for name in _DRAWS}
         write_json_atomic(self.path / "proposals.json", counts)
         write_atomic(self.proposals_file, (dump_json_line(row) for row in rows))
 
@@ -107,11 +116,33 @@ class RoundFolder:
             return None
         rows = _read_rows(self.proposals_file)
         _check_tasks(self.proposals_file, [str(row.get("task_id")) for row in rows], task_ids)
-        counts = json.loads((self.path / "proposals.json").read_text(encoding="utf-8"))
-        by_task = tuple(
-            tuple(Proposal(Topology.from_dict(p["topology"]), p["origin"]) for p in row["proposals"]) for row in rows
+        by_task = tuple(_built(self.proposals_file, n, _proposals_of, row) for n, row in enumerate(rows, start=1))
+        return read_json_file(
+            self.path / "proposals.json",
+            lambda counts: Proposals(by_task, **{name: dict(counts[name]) for name in _DRAWS}),
+            expected="how many candidates were drawn, refused and repeated",
+            way_out=_DRAWN_AGAIN,
         )
-        return Proposals(by_task, **counts)
+
+    def begin(self, newest_reply: float) -> float | None:
+        """Note, before the first execution, when the newest stored reply was stored.
+
+        Args:
+            newest_reply: That moment, in seconds since 1970.
+
+        Returns:
+            What an earlier process noted, if one began to mine this round: replies stored since then are the round's
+            own. None if this one is the first.
+        """
+        if self.begun_file.is_file():
+            return read_json_file(
+                self.begun_file,
+                lambda found: float(found["newest_reply"]),
+                expected="when the newest stored reply was stored as the round began",
+                way_out=_DRAWN_AGAIN,
+            )
+        write_json_atomic(self.begun_file, {"newest_reply": newest_reply})
+        return None
 
     def part_file(self, rank: int) -> Path:
         """Return where a process stores its tasks as they are mined."""
@@ -128,8 +159,8 @@ class RoundFolder:
         found: dict[int, MinedRow] = {}
         parts = self.path.iterdir() if self.path.is_dir() else ()
         for path in sorted(p for p in parts if _PART.fullmatch(p.name)):
-            for row in _read_rows(path, may_be_cut=True):
-                mined = MinedRow.from_json(row)
+            for number, row in enumerate(_read_rows(path, may_be_cut=True), start=1):
+                mined = _built(path, number, MinedRow.from_json, row)
                 if not mined.account.errors:
                     found[mined.number] = mined
         return found
@@ -174,19 +205,78 @@ class RoundFolder:
         """
         if not self.targets_file.is_file():
             return None
-        targets = [TaskTarget.from_json(row) for row in _read_rows(self.targets_file)]
+        rows = _read_rows(self.targets_file)
+        targets = [_built(self.targets_file, n, TaskTarget.from_json, row) for n, row in enumerate(rows, start=1)]
         _check_tasks(self.targets_file, [target.task_id for target in targets], task_ids)
         return targets
 
     def read_figures(self) -> dict[str, Any]:
-        """Return a finished round's figures."""
-        found: dict[str, Any] = json.loads(self.mining_file.read_text(encoding="utf-8"))
-        return found
+        """Return a finished round's figures.
+
+        Raises:
+            BadFileError: If the file is damaged.
+            OSError: If it can't be read.
+        """
+        way_out = "put the file back, or start over with --fresh"
+        return read_json_file(self.mining_file, _figures_of, expected="what a round of mining came to", way_out=way_out)
+
+
+def round_account(rows: Iterable[MinedRow]) -> TrialAccount:
+    """Add the accounts of a round's tasks up.
+
+    A call that several tasks have in common is paid once. A task that is mined again after a kill can't know that
+    another one has accounted for it already; so repeats are taken out here.
+    """
+    rows = list(rows)
+    account = total_account(row.account for row in rows)
+    seen: set[str] = set()
+    for row in rows:
+        for key in sorted(seen & row.paid.keys()):
+            call = row.paid[key]
+            account = replace(
+                account,
+                paid_calls=account.paid_calls - 1,
+                cached_calls=account.cached_calls + 1,
+                prompt_tokens=account.prompt_tokens - call.prompt_tokens,
+                completion_tokens=account.completion_tokens - call.completion_tokens,
+            )
+        seen |= row.paid.keys()
+    return account
 
 
 def account_figures(account: TrialAccount) -> dict[str, int]:
     """Return an account's counts under the names that they are logged by."""
     return {f"mining/{name}": count for name, count in asdict(account).items()}
+
+
+def _proposals_of(row: Mapping[str, Any]) -> tuple[Proposal, ...]:
+    """Rebuild one task's candidates.
+
+    Raises:
+        ValueError: If a field is missing or unknown.
+    """
+    try:
+        return tuple(Proposal(Topology.from_dict(p["topology"]), p["origin"]) for p in row["proposals"])
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"not a task's stored candidates: {error!r}") from error
+
+
+def _figures_of(data: Any) -> dict[str, Any]:
+    if not isinstance(data, dict) or "mining/tasks" not in data:
+        raise ValueError(f"a {type(data).__name__} without mining/tasks")
+    return data
+
+
+def _built(path: Path, line: int, build: Callable[[Mapping[str, Any]], Built], row: Mapping[str, Any]) -> Built:
+    """Build what a line holds.
+
+    Raises:
+        BadFileError: If it holds something else.
+    """
+    try:
+        return build(row)
+    except ValueError as error:
+        raise BadFileError(path, f"{error}; remove the file, its tasks are mined again", line) from error
 
 
 def _read_rows(path: Path, *, may_be_cut: bool = False) -> list[dict[str, Any]]:

@@ -15,7 +15,7 @@ from typing import Any
 from tqdm.auto import tqdm
 
 from provgym.envs.topology import Topology
-from provgym.envs.workflow import WorkflowRuntime
+from provgym.envs.workflow import MessageCache, WorkflowRuntime
 from provgym.eval.processes import Processes
 from provgym.eval.walk_play import together
 from provgym.generators.candidate_mining import Mixture, Proposals, pi_of_round, propose
@@ -79,6 +79,7 @@ class KgatTrainer:
             tasks_at_once=2 * config.agents.max_concurrency,
             is_incremental=config.mining.incremental,
             session=world.session,
+            replies=runtime.cache if isinstance(runtime.cache, MessageCache) else None,
         )
 
     def train(self, resume: Checkpoint | None, tracker: Tracker, origin: Origin) -> None:
@@ -272,5 +273,11 @@ def pooled_targets(history: Sequence[Sequence[TaskTarget]], config: KgatConfig) 
 
 
 def checkpoint_of_round(folder: Path, number: int, steps_per_round: int) -> Path:
-    """Return where the checkpoint at the end of a round lies."""
+    """Return where the checkpoint at the end of a round lies.
+
+    Args:
+        folder: Of all checkpoints.
+        number: Of the round, from 0.
+        steps_per_round: Optimiser steps in each.
+    """
     return folder / f"checkpoint-{(number + 1) * steps_per_round}"

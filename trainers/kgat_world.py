@@ -98,8 +98,11 @@ def build_world(config: KgatConfig, *, encoder: NamedEncoder | None = None, agen
         ImportError: If the encoder's package is not installed.
         OSError: If a file can't be read.
     """
-    for name in config.generator.role_names:
-        DEFAULT_ROLES[name]
+    try:
+        for name in config.generator.role_names:
+            DEFAULT_ROLES[name]
+    except ValueError as error:
+        raise ValueError(f"generator.role_names: {error}") from error
     encoder = encoder or load_encoder(eval_config_of(config))
     tasks = {split: load_tasks(config.tasks, split) for split in SPLITS}
     if config.tasks.benchmark is None:

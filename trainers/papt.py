@@ -55,8 +55,8 @@ from provgym.trainers.saved_policy import load_saved_policy, save_policy
 from provgym.trainers.tracking import Tracker
 from provgym.trainers.training_engine import engine_for
 from provgym.trainers.training_rows import TrainingRows, load_pool
-from provgym.trainers.trl_arguments import grpo_arguments
-from provgym.trainers.trl_bridge import PaptTrainer, lora_config
+from provgym.trainers.trl_arguments import grpo_arguments, lora_config
+from provgym.trainers.trl_bridge import PaptTrainer
 
 NOT_TRAINING = ("name", "runs_dir", "evaluation", "tracking", "num_processes")
 """Keys that do not decide the trained weights, and may change between the segments of a run."""

@@ -6,7 +6,6 @@ The sections on data, objective and optimiser have modules of their own; all can
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from types import MappingProxyType
 from typing import ClassVar, Literal, Self
 
@@ -17,10 +16,8 @@ from provgym.rewards.rubric import Rubric
 from provgym.trainers.data_config import DataConfig, PresentationChoice, WalkConfig
 from provgym.trainers.objective_config import PhaseConfig, ShapingConfig
 from provgym.trainers.optim_config import LoraSettings, OptimConfig, SharingMode
+from provgym.trainers.run_config import MAX_SEED, RunConfig
 from provgym.trainers.strict_config import Strict
-
-MAX_SEED = 2**32 - 1
-"""Largest training seed: NumPy's generator, which transformers seeds, takes no larger one."""
 
 __all__ = [
     "MAX_SEED",
@@ -159,10 +156,11 @@ _TRL_NAMES = {
 }
 
 
-class PaptConfig(Strict):
+class PaptConfig(RunConfig):
     """A PAPT run.
 
     Attributes:
+        trainer: See :class:`~provgym.trainers.run_config.RunConfig`.
         foreign_names: What TRL and PEFT call some of these keys, for the hint of an error.
         name: Folder below ``runs_dir``.
         seed: Training seed (42 in the source).
@@ -171,11 +169,9 @@ class PaptConfig(Strict):
         num_processes: World size the run is meant for; None takes what it is launched with.
     """
 
+    trainer: ClassVar[str] = "provgym.trainers.papt"
     foreign_names: ClassVar[Mapping[str, str]] = MappingProxyType(_TRL_NAMES)
 
-    name: str = Field(pattern=r"^\w[\w.-]*$")  # `..` with --fresh would remove what lies around the runs
-    runs_dir: Path = Path("runs")
-    seed: int = Field(default=42, ge=0, le=MAX_SEED)
     model: ModelConfig = ModelConfig()
     data: DataConfig = DataConfig()
     walk: WalkConfig = WalkConfig()
@@ -222,11 +218,6 @@ class PaptConfig(Strict):
     def total_rollouts(self) -> int:
         """Roll-outs of all phases; each is used for ``optim.epochs_per_rollout`` steps."""
         return self.total_steps // self.optim.epochs_per_rollout
-
-    @property
-    def run_dir(self) -> Path:
-        """Where the run's files go."""
-        return self.runs_dir / self.name
 
     def phase_of_step(self, step: int) -> PhaseConfig:
         """Return the phase of a step counted from 0."""

@@ -18,27 +18,24 @@ from typing import get_args
 from provgym.eval.run_files import write_atomic, write_json_atomic
 from provgym.eval.table import print_tables
 from provgym.eval.walk_config import config_hash
-from provgym.generators.writable_folder import check_writable
 from provgym.rewards.rubric import Variant
 from provgym.trainers.command_line import exit_status_of
 from provgym.trainers.config_file import ConfigError, load_config
 from provgym.trainers.grid_arguments import (
     GOES_ON,
+    check_seeds,
     grid_options,
     names_in,
-    new_parser,
-    say_what_failed,
+    run_and_pool,
     seeds_in,
+    seeds_parser,
 )
-from provgym.trainers.papt_config import MAX_SEED, PaptConfig
-from provgym.trainers.run_grid import PlannedRun, run_missing
+from provgym.trainers.papt_config import PaptConfig
+from provgym.trainers.run_grid import PlannedRun
 from provgym.trainers.seed_summary import PooledResult, pool, read_seed, seed_tables, variant_tables
 
-DEFAULT_SEEDS = (42, 43, 44, 45, 46)
-"""Five, fixed beforehand; the first is the source's."""
 
-
-def plan_runs(config: PaptConfig, seeds: Sequence[int], variants: Sequence[str] = ()) -> list[PlannedRun]:
+def plan_runs(config: PaptConfig, seeds: Sequence[int], variants: Sequence[str] = ()) -> list[PlannedRun[PaptConfig]]:
     """Return the runs, variant by variant, seed by seed.
 
     A variant that leaves the phases as they are has no suffix in its name, so that its runs are shared with a plan
@@ -53,13 +50,9 @@ def plan_runs(config: PaptConfig, seeds: Sequence[int], variants: Sequence[str] 
         ConfigError: If there are fewer than two seeds, one is out of range, something is named twice, or a variant is
             unknown.
     """
-    if len(seeds) < 2:
-        raise ConfigError(f"--seeds {','.join(map(str, seeds))}: found {len(seeds)}, expected at least two seeds")
-    if min(seeds) < 0 or max(seeds) > MAX_SEED:  # a copied configuration is not checked again
-        raise ConfigError(f"--seeds {','.join(map(str, seeds))}: expected whole numbers from 0 to {MAX_SEED}")
-    for option, values in (("--seeds", list(seeds)), ("--variants", list(variants))):
-        if len(set(values)) < len(values):
-            raise ConfigError(f"{option} {','.join(map(str, values))} names something twice; name each once")
+    check_seeds(seeds)
+    if len(set(variants)) < len(variants):
+        raise ConfigError(f"--variants {','.join(variants)} names something twice; name each once")
     unknown = [v for v in variants if v not in get_args(Variant)]
     if unknown:
         raise ConfigError(f"--variants {','.join(unknown)}: unknown; choose from {','.join(get_args(Variant))}")
@@ -77,7 +70,7 @@ def plan_runs(config: PaptConfig, seeds: Sequence[int], variants: Sequence[str] 
     return plan
 
 
-def summarise_seeds(config: PaptConfig, runs: Sequence[PlannedRun], folder: Path) -> list[PooledResult]:
+def summarise_seeds(config: PaptConfig, runs: Sequence[PlannedRun[PaptConfig]], folder: Path) -> list[PooledResult]:
     """Pool finished runs, write ``summary.json`` and ``results.md``, and print the tables."""
     labels = dict.fromkeys(run.label for run in runs)
     results = [pool(label, [read_seed(r.run_dir, r.seed) for r in runs if r.label == label]) for label in labels]
@@ -102,9 +95,7 @@ def summarise_seeds(config: PaptConfig, runs: Sequence[PlannedRun], folder: Path
 def main(arguments: Sequence[str] | None = None) -> int:
     """Read the command line and run; returns the exit status."""
     example = "provgym papt-seeds --config configs/papt/tiny.yaml --seeds 42,43,44"
-    parser = new_parser("provgym papt-seeds", __doc__, example)
-    parser.add_argument("--config", required=True, help="YAML file of a PAPT run")
-    parser.add_argument("--seeds", default=",".join(map(str, DEFAULT_SEEDS)), help="training seeds, by commas")
+    parser = seeds_parser("provgym papt-seeds", __doc__, example, kind="PAPT")
     parser.add_argument("--variants", default="", help="reward variants, by commas; none: the configuration's own")
     known, overrides = parser.parse_known_args(arguments)
     return exit_status_of(lambda: _run_plan(known, overrides), goes_on=GOES_ON)
@@ -117,11 +108,7 @@ def _run_plan(known: argparse.Namespace, overrides: Sequence[str]) -> int:
     variants = names_in("--variants", known.variants, f"choose from {','.join(get_args(Variant))}")
     runs = plan_runs(config, seeds, variants)
     folder = config.runs_dir / f"{config.name}-seeds"
-    check_writable(folder, "runs_dir")
-    failed = run_missing(runs, folder, jobs=options.jobs, accelerate=options.accelerate, stall_s=options.stall_s)
-    if not failed:
-        summarise_seeds(config, runs, folder)
-    return say_what_failed(failed, len(runs), folder)
+    return run_and_pool(runs, folder, options, lambda: summarise_seeds(config, runs, folder))
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ checkpoint by itself. So the same plan given again does what is missing.
 
 from __future__ import annotations
 
+import importlib
 import json
 import sys
 import time
@@ -14,11 +15,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
+from typing import Generic, TypeVar
 
 from provgym.eval.run_files import write_atomic
 from provgym.trainers.config_file import ConfigError, dump_config
-from provgym.trainers.papt_config import PaptConfig
+from provgym.trainers.run_config import RunConfig
 from provgym.trainers.run_process import RunProcess, end_all
+
+ConfigT = TypeVar("ConfigT", bound=RunConfig, covariant=True)
 
 POLL_S = 0.2
 STALL_S = 6 * 3600.0
@@ -26,7 +30,7 @@ STALL_S = 6 * 3600.0
 
 
 @dataclass(frozen=True)
-class PlannedRun:
+class PlannedRun(Generic[ConfigT]):
     """One run of the plan.
 
     Attributes:
@@ -35,7 +39,7 @@ class PlannedRun:
     """
 
     label: str
-    config: PaptConfig
+    config: ConfigT
 
     @property
     def seed(self) -> int:
@@ -48,14 +52,17 @@ class PlannedRun:
         return self.config.run_dir
 
 
-def is_finished(run: PlannedRun) -> bool:
+def training_hash_of(config: RunConfig) -> str:
+    """Return the hash of what decides the weights of a run, as its trainer makes it."""
+    return str(importlib.import_module(config.trainer).training_hash(config))  # here, because it may import TRL
+
+
+def is_finished(run: PlannedRun[RunConfig]) -> bool:
     """Whether a run's ``summary.json`` stands and is of this very training.
 
     Raises:
         ConfigError: If it is of another training.
     """
-    from provgym.trainers.papt import training_hash  # here, because it imports TRL
-
     path = run.run_dir / "summary.json"
     if not path.is_file():
         return False
@@ -63,7 +70,7 @@ def is_finished(run: PlannedRun) -> bool:
         found = json.loads(path.read_text(encoding="utf-8")).get("training_hash")
     except (json.JSONDecodeError, AttributeError) as error:
         raise ConfigError(f"{path} is no summary of a run ({error}); remove it") from error
-    wanted = training_hash(run.config)
+    wanted = training_hash_of(run.config)
     if found != wanted:
         raise ConfigError(
             f"{path} was trained under configuration {found}, this plan has {wanted}; remove {run.run_dir}, or give "
@@ -72,22 +79,28 @@ def is_finished(run: PlannedRun) -> bool:
     return True
 
 
-def command_of(config_file: Path, accelerate: Path | None) -> list[str]:
-    """Return the command of one run."""
-    module = ["-m", "provgym.trainers.papt", "--config", str(config_file)]
+def command_of(trainer: str, config_file: Path, accelerate: Path | None) -> list[str]:
+    """Return the command of one run.
+
+    Args:
+        trainer: Module that trains it.
+        config_file: Its configuration.
+        accelerate: File to launch it with; None starts it plainly.
+    """
+    module = ["-m", trainer, "--config", str(config_file)]
     if accelerate is None:
         return [sys.executable, *module]
     return [sys.executable, "-m", "accelerate.commands.launch", "--config_file", str(accelerate), *module]
 
 
 def run_missing(
-    runs: Sequence[PlannedRun],
+    runs: Sequence[PlannedRun[RunConfig]],
     folder: Path,
     *,
     jobs: int,
     accelerate: Path | None,
     stall_s: float = STALL_S,
-) -> list[PlannedRun]:
+) -> list[PlannedRun[RunConfig]]:
     """Run what is not finished, at most ``jobs`` at a time; return those that failed.
 
     One failure does not stop the others. With one job the run's own progress is shown; with more, each run writes to
@@ -111,7 +124,7 @@ def run_missing(
     finished = len(runs) - len(waiting)
     print(f"{len(runs)} runs: {finished} finished, {len(waiting)} to do", flush=True)
     running: list[_Running] = []
-    failed: list[PlannedRun] = []
+    failed: list[PlannedRun[RunConfig]] = []
     seconds: list[float] = []
     try:
         while waiting or running:
@@ -150,7 +163,7 @@ def duration(seconds: float) -> str:
 class _Running:
     """A run at work."""
 
-    run: PlannedRun
+    run: PlannedRun[RunConfig]
     process: RunProcess
     stalled_s: float | None = None
 
@@ -187,10 +200,11 @@ def _how_far(finished: int, failed: int, left: int, seconds: Sequence[float], jo
     return f"{text}, {left} to go, about {duration(median(seconds) * left / jobs)}"
 
 
-def _start(run: PlannedRun, folder: Path, accelerate: Path | None, *, shows: bool) -> _Running:
+def _start(run: PlannedRun[RunConfig], folder: Path, accelerate: Path | None, *, shows: bool) -> _Running:
     """Start one run under its resolved configuration; its output goes to the terminal or to a log."""
     file = folder / "configs" / f"{run.config.name}.yaml"
     write_atomic(file, [dump_config(run.config).encode()])
     log = None if shows else folder / "logs" / f"{run.config.name}.log"
     print(f"== {run.config.name}: started{'' if log is None else f', see {log}'}", flush=True)
-    return _Running(run, RunProcess(command_of(file, accelerate), log=log, traces=[run.run_dir]))
+    command = command_of(run.config.trainer, file, accelerate)
+    return _Running(run, RunProcess(command, log=log, traces=[run.run_dir]))

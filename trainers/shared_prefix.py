@@ -2,8 +2,9 @@
 
 TRL runs every row on its own: a group's prompt G times, padding, and (off the GPU) the output head for every position.
 Here the rows go through the model as one packed sequence (:mod:`provgym.trainers.prefix_tree`), in which each segment
-attends to the segments before it on its path. The gradients of all rows meet in the shared segments' keys and values,
-so loss and gradient are those of the rows computed one by one. The head sees the wanted places only.
+attends to the segments before it on its path (:mod:`provgym.trainers.prefix_attention`). The gradients of all rows meet
+in the shared segments' keys and values, so loss and gradient are those of the rows computed one by one. The head sees
+the wanted places only.
 
 Works with decoders that rotate positions (Llama, Qwen2, Qwen3, SmolLM2, ...), plain or with LoRA;
 :func:`find_hindrance` says by name what it does not work with.
@@ -19,68 +20,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
-from torch.nn.functional import scaled_dot_product_attention
-from transformers import AttentionInterface, PreTrainedModel
-from transformers.integrations.sdpa_attention import repeat_kv
+from transformers import PreTrainedModel
 
+from provgym.trainers.prefix_attention import LAYOUT_KEY, AttentionSwitch
 from provgym.trainers.prefix_tree import PackedRows, pack_rows
 
-_NAME = "provgym_shared_prefix"
-_KEY = "packed_rows"  # the keyword under which the layout travels through the model to its attention layers
 _IMPLEMENTATIONS = ("sdpa", "eager")
 _TOLERANCE = 1e-3  # nats, of the check at the start, in float32, whose rounding is below 1e-5
 _ERROR_FACTOR = 3.0  # the check's in the model's own type: times the error that separate rows have there
-
-
-def segment_attention(
-    module: nn.Module,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attention_mask: Tensor | None,
-    *,
-    scaling: float | None = None,
-    packed_rows: PackedRows,
-    **_: Any,
-) -> tuple[Tensor, None]:
-    """Attend within each segment of a packed sequence and to the segments before it on its path.
-
-    Shapes: N packed tokens, H query heads, K key-value heads (divides H), D head size.
-
-    Args:
-        module: The attention layer; unused, the interface of transformers has it.
-        query: (1, H, N, D), rotated.
-        key: (1, K, N, D), rotated.
-        value: (1, K, N, D).
-        attention_mask: Unused; the layout decides.
-        scaling: Factor of the scores; None is 1/sqrt(D).
-        packed_rows: The layout.
-
-    Returns:
-        (1, N, H, D), and None for the attention weights.
-    """
-    lengths, groups = packed_rows.lengths, query.shape[1] // key.shape[1]
-    queries = query.split(lengths, dim=2)
-    keys = repeat_kv(key, groups).split(lengths, dim=2)
-    values = repeat_kv(value, groups).split(lengths, dim=2)
-    outputs = []
-    for number, (length, depth, path) in enumerate(packed_rows.segments):
-        seen = (*path, number)
-        outputs.append(
-            scaled_dot_product_attention(
-                queries[number],
-                torch.cat([keys[i] for i in seen], dim=2) if path else keys[number],
-                torch.cat([values[i] for i in seen], dim=2) if path else values[number],
-                # Row depth + i of the triangle is what the segment's token i sees.
-                attn_mask=packed_rows.mask[depth : depth + length, : depth + length] if path else None,
-                is_causal=not path,
-                scale=scaling,
-            )
-        )
-    return torch.cat(outputs, dim=2).transpose(1, 2).contiguous(), None
-
-
-AttentionInterface.register(_NAME, segment_attention)
 
 
 def base_of(model: PreTrainedModel) -> PreTrainedModel:
@@ -151,7 +98,7 @@ class SharedPrefix:
         self._at_work: PackedRows | None = None
         self._handles = [decoder.register_forward_hook(self._keep_wanted, with_kwargs=True)]
         for layer in decoder.layers:
-            self._handles += _AttentionSwitch(layer.self_attn).handles
+            self._handles += AttentionSwitch(layer.self_attn).handles
 
     def remove(self) -> None:
         """Take the hooks off the model."""
@@ -177,7 +124,7 @@ class SharedPrefix:
                 attention_mask=torch.ones(1, 1, 1, 1, dtype=torch.bool, device=rows.input_ids.device),
                 shift_labels=rows.targets[None],
                 fused_lm_head=True,
-                **{_KEY: rows},
+                **{LAYOUT_KEY: rows},
             )
         finally:
             self._at_work = None
@@ -287,27 +234,3 @@ def spread(values: Tensor, rows: PackedRows, background: Tensor) -> Tensor:
         (B, T), differentiable in ``values``.
     """
     return background.to(values.dtype).index_put((rows.rows, rows.columns), values)
-
-
-class _AttentionSwitch:
-    """Makes an attention layer use :func:`segment_attention` in calls that carry a layout.
-
-    Hooks of the attention layer itself, because those of the layer around it are skipped when gradient checkpointing
-    computes it again.
-    """
-
-    def __init__(self, layer: Any) -> None:
-        self._config = layer.config
-        self._usual: str = layer.config._attn_implementation
-        self.handles = [
-            layer.register_forward_pre_hook(self._enter, with_kwargs=True),
-            layer.register_forward_hook(self._leave, with_kwargs=True, always_call=True),
-        ]
-
-    def _enter(self, module: nn.Module, args: Any, kwargs: dict[str, Any]) -> None:
-        if _KEY in kwargs:
-            self._config._attn_implementation = _NAME
-
-    def _leave(self, module: nn.Module, args: Any, kwargs: dict[str, Any], output: Any) -> None:
-        if _KEY in kwargs:
-            self._config._attn_implementation = self._usual

@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 from transformers import PreTrainedTokenizerBase
 
+from provgym.envs.actions import find_decision
 from provgym.generators.episode import Episode
 from provgym.rewards.advantages import group_advantages
 from provgym.rewards.credit import step_advantages
@@ -30,8 +31,6 @@ from provgym.trainers.step_record import EpisodeRecord
 
 JUDGEMENT_TERMS = ("verdict", "count")
 """Terms that the judgement alone answers for; all others are the walk's."""
-
-_STOP = "stop"
 
 
 def split_advantages(
@@ -58,19 +57,24 @@ def split_advantages(
 
 
 def decision_tokens(episode: Episode, tokenizer: PreTrainedTokenizerBase) -> int:
-    """Return how many leading tokens of the last action decide to stop: up to where its text says so.
+    """Return how many leading tokens of the last action decide to stop: up to where the action itself says so.
 
-    An episode without a valid judgement has no part that states one: 0.
+    Prose before the action belongs to the decision, whatever words it holds. An episode without a valid judgement has
+    no part that states one: 0.
+
+    Args:
+        episode: Played by a policy with ``tokenizer``.
+        tokenizer: Turns its ids into the text that the environment read.
     """
     tokens = episode.tokens
     if tokens is None or episode.outcome.judgement is None:
         return 0
     last = _last_action(tokens.mask)
     ids = list(tokens.completion_ids[last.start : last.stop])
-    for length in range(1, len(ids)):
-        if _STOP in tokenizer.decode(ids[:length]):
-            return length
-    return len(ids)
+    text = _decode(tokenizer, ids)
+    decided = text[: find_decision(text)]
+    lengths = range(1, len(ids))
+    return next((length for length in lengths if _decode(tokenizer, ids[:length]).startswith(decided)), len(ids))
 
 
 def split_token_advantages(
@@ -107,6 +111,10 @@ def split_token_advantages(
         else:
             row[last.start : last.stop] += judged
     return rows
+
+
+def _decode(tokenizer: PreTrainedTokenizerBase, ids: list[int]) -> str:
+    return str(tokenizer.decode(ids, clean_up_tokenization_spaces=False))
 
 
 def _last_action(mask: Sequence[int]) -> range:

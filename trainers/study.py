@@ -32,6 +32,7 @@ from provgym.trainers.grid_arguments import (
     say_what_failed,
     seeds_in,
 )
+from provgym.trainers.run_config import RunConfig
 from provgym.trainers.run_grid import PlannedRun, run_missing
 from provgym.trainers.study_config import load_study
 from provgym.trainers.study_plan import describe_plan, plan_study, reuse_finished
@@ -39,7 +40,7 @@ from provgym.trainers.study_results import StudyResult, collect
 from provgym.trainers.study_tables import GROUPS, study_tables
 
 
-def write_study(result: StudyResult, failed: Sequence[PlannedRun] = ()) -> None:
+def write_study(result: StudyResult, failed: Sequence[PlannedRun[RunConfig]] = ()) -> None:
     """Write ``summary.json``, ``report.md`` and ``plots/*.png``, and print the tables.
 
     Args:
@@ -114,7 +115,7 @@ def _run_study(known: argparse.Namespace, overrides: Sequence[str]) -> int:
     return say_what_failed(failed, len(runs), study.folder)
 
 
-def _notes(result: StudyResult, failed: Sequence[PlannedRun]) -> list[str]:
+def _notes(result: StudyResult, failed: Sequence[PlannedRun[RunConfig]]) -> list[str]:
     notes = [f"run {run.config.name} failed" for run in failed]
     for label, names in result.unfinished.items():
         notes.append(f"arm {label!r} is left out: {', '.join(names)} not finished; never pooled over fewer seeds")

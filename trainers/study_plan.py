@@ -34,7 +34,7 @@ class Cell:
     arm: str
     point: Point
     changes: Mapping[str, Any]
-    runs: tuple[PlannedRun, ...]
+    runs: tuple[PlannedRun[PaptConfig], ...]
 
     @property
     def label(self) -> str:
@@ -153,7 +153,7 @@ def _slug(value: Any) -> str:
     return re.sub(r"[^\w.]+", "_", str(value)).strip("_")
 
 
-def _with_runs(cell: Cell, runs: Sequence[PlannedRun]) -> Cell:
+def _with_runs(cell: Cell, runs: Sequence[PlannedRun[PaptConfig]]) -> Cell:
     return Cell(cell.arm, cell.point, cell.changes, tuple(runs))
 
 
@@ -220,7 +220,7 @@ def _what_was_measured(summary: Path) -> tuple[str, str] | None:
         return None
 
 
-def _reused(run: PlannedRun, found: Mapping[tuple[str, str], Path]) -> PlannedRun:
+def _reused(run: PlannedRun[PaptConfig], found: Mapping[tuple[str, str], Path]) -> PlannedRun[PaptConfig]:
     from provgym.trainers.papt import training_hash  # here, because it imports TRL
 
     if run.run_dir.exists():
@@ -231,7 +231,7 @@ def _reused(run: PlannedRun, found: Mapping[tuple[str, str], Path]) -> PlannedRu
     return PlannedRun(run.label, run.config.model_copy(update={"name": folder.name, "runs_dir": folder.parent}))
 
 
-def _seconds_of(run: PlannedRun) -> float | None:
+def _seconds_of(run: PlannedRun[PaptConfig]) -> float | None:
     stored = json.loads((run.run_dir / "summary.json").read_text(encoding="utf-8"))
     seconds = stored.get("seconds_this_segment")
     return float(seconds) if isinstance(seconds, int | float) else None

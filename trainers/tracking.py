@@ -127,7 +127,7 @@ def _repaired_rows(path: Path) -> list[dict[str, Any]]:
     """Return what is on file; a last line that a kill left half-written is cut away.
 
     Raises:
-        ValueError: If a line other than the last is damaged.
+        ValueError: If a line other than the last is damaged, or a line has no step.
     """
     if not path.is_file():
         return []
@@ -136,6 +136,13 @@ def _repaired_rows(path: Path) -> list[dict[str, Any]]:
     if bad and bad != lines[-1:]:
         raise ValueError(f"{path}, line {bad[0].line}: {bad[0].problem}; the file was changed by hand: remove it")
     rows = [line.data for line in lines if not isinstance(line, BadLine)]
+    for line in lines:
+        if not isinstance(line, BadLine) and not isinstance(line.data.get(STEP_KEY), int):
+            found = line.data.get(STEP_KEY, "nothing")
+            raise ValueError(
+                f"{path}, line {line.line}: found {found!r} as {STEP_KEY!r}, expected a whole number; the file was "
+                "changed by hand: remove it"
+            )
     if bad or not path.read_bytes().endswith(b"\n"):  # the next line must not be glued to a whole last one
         with atomic_file(path) as file:
             file.writelines(dump_json_line(row) for row in rows)

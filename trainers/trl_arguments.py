@@ -1,4 +1,4 @@
-"""Our configuration in TRL's words: the arguments of its ``GRPOConfig``, as of TRL 1.16."""
+"""Our configuration in TRL's and PEFT's words: the arguments of ``GRPOConfig``, as of TRL 1.16, and ``LoraConfig``."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from peft import LoraConfig
 
 from provgym.trainers.papt_config import GenerationConfig, OptimConfig, PaptConfig
 
@@ -94,3 +95,18 @@ def _vllm_arguments(generation: GenerationConfig) -> dict[str, Any]:
         "vllm_gpu_memory_utilization": generation.vllm_gpu_memory,
         "vllm_importance_sampling_mode": "token_truncate",  # the sequence mask drops long episodes
     }
+
+
+def lora_config(config: PaptConfig) -> LoraConfig | None:
+    """Return PEFT's settings of a new adapter; None to train all weights, or an adapter that the model brings."""
+    lora = config.lora
+    if lora is None or config.model.adapter is not None:
+        return None
+    targets = lora.target_modules
+    return LoraConfig(
+        r=lora.r,
+        lora_alpha=lora.alpha,
+        lora_dropout=lora.dropout,
+        target_modules=targets if isinstance(targets, str) else list(targets),
+        task_type="CAUSAL_LM",
+    )

@@ -31,18 +31,8 @@ from provgym.rewards.outcome import Ending
 from provgym.rewards.shared_states import partner_share
 from provgym.trainers.papt_config import PaptConfig
 from provgym.trainers.prefix_sharing import PrefixSharing
-from provgym.trainers.split_credit import (
-    JUDGEMENT_TERMS,
-    decision_tokens,
-    split_advantages,
-    split_token_advantages,
-)
-from provgym.trainers.step_credit import (
-    action_advantages,
-    episode_states,
-    episode_step_rewards,
-    token_advantages,
-)
+from provgym.trainers.split_credit import JUDGEMENT_TERMS, decision_tokens, split_advantages, split_token_advantages
+from provgym.trainers.step_credit import action_advantages, episode_states, episode_step_rewards, token_advantages
 from provgym.trainers.step_record import RunStopped, StepRecord, check_step, record_episode
 from provgym.trainers.training_rows import TrainingRows
 from provgym.trainers.trl_arguments import grpo_arguments
@@ -52,7 +42,6 @@ os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
 from trl import GRPOConfig, GRPOTrainer  # noqa: E402 - the variable above must be set first
 
 Play = Callable[[PreTrainedModel, Sequence[EpisodeTask]], list[Episode]]
-
 
 _SCALE_EPSILON = 1e-4
 """Added to the standard deviation of advantages, as TRL does."""
@@ -295,21 +284,6 @@ def _tokens_of(
     is_scored = episode.outcome.ending is not Ending.ERROR
     mask = tokens.mask if is_scored else (0,) * len(tokens.mask)
     return tokens.prompt_ids, tokens.completion_ids, mask, tokens.logprobs
-
-
-def lora_config(config: PaptConfig) -> LoraConfig | None:
-    """Return PEFT's settings of a new adapter; None to train all weights, or an adapter that the model brings."""
-    lora = config.lora
-    if lora is None or config.model.adapter is not None:
-        return None
-    targets = lora.target_modules
-    return LoraConfig(
-        r=lora.r,
-        lora_alpha=lora.alpha,
-        lora_dropout=lora.dropout,
-        target_modules=targets if isinstance(targets, str) else list(targets),
-        task_type="CAUSAL_LM",
-    )
 
 
 def grpo_config(config: PaptConfig, output_dir: Path) -> GRPOConfig:

@@ -7,7 +7,6 @@ logging its steps again from ``metrics.jsonl``. ``wandb_run.json`` remembers how
 
 from __future__ import annotations
 
-import json
 import os
 import secrets
 import warnings
@@ -16,7 +15,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from provgym.eval.run_files import write_json_atomic
+from provgym.eval.run_files import read_json_file, write_json_atomic
 from provgym.trainers.papt_config import TrackingConfig
 
 STEP_KEY = "step"
@@ -56,10 +55,14 @@ def identify(run_dir: Path, training_hash: str, mode: str, run_id: str | None) -
         mode: W&B mode of this segment.
         run_id: Of the checkpoint that the run resumes from; None when it starts from the beginning, which it also
             does after a kill before its first checkpoint.
+
+    Raises:
+        BadFileError: If the file is damaged.
     """
     path = run_dir / IDENTITY_FILE
     if path.is_file():
-        known = RunIdentity(**json.loads(path.read_text(encoding="utf-8")))
+        way_out = "remove it: a checkpoint knows the run's id too, and W&B's copy is written again from the first step"
+        known = read_json_file(path, lambda d: RunIdentity(**d), expected="who the run is in W&B", way_out=way_out)
         if known.run_id == run_id or (run_id is None and known.training_hash == training_hash):
             return replace(known, mode=mode, training_hash=training_hash), True
     return RunIdentity(run_id or secrets.token_hex(4), mode, training_hash), run_id is not None

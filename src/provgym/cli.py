@@ -98,8 +98,8 @@ def warm_start(context: typer.Context, config: ConfigFile) -> None:
     """
     from provgym.trainers.chat_warm_start import ChatWarmStartConfig, WarmStartKind, chat_warm_start
     from provgym.trainers.config_file import load_config
-    from provgym.trainers.warm_start import WarmStartConfig
     from provgym.trainers.warm_start import warm_start as make_warm_start
+    from provgym.trainers.warm_start_config import WarmStartConfig
 
     if load_config(WarmStartKind, config, context.args).kind == "chat":
         chat_settings = load_config(ChatWarmStartConfig, config, context.args)

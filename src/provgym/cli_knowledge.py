@@ -39,6 +39,7 @@ def build(
     """Turn claim files, SciFact's two files or a 2WikiMultihopQA file into one knowledge graph file."""
     from provgym.generators.knowledge_graph_files import write_knowledge_graph
 
+    _check_out(out)
     graph, said = _built(checked(Literal["claims", "scifact", "2wiki"], kind, "kind"), files)
     typer.echo(said)
     write_knowledge_graph(out, graph)
@@ -111,6 +112,7 @@ def extract(
     from provgym.generators.knowledge_graph_files import write_knowledge_graph
     from provgym.generators.unit_extractor import Extraction, TextDocument, extract_units
 
+    _check_out(out)
     twice = [name for name, count in Counter(path.name for path in files).items() if count > 1]
     if twice:
         raise ValueError(f"files {twice} have one name, which names the document; rename one of them")
@@ -127,6 +129,13 @@ def extract(
     typer.echo(f"{len(graph.units)} units in {len(graph.documents)} documents in {out}")
     if report.failed:
         raise typer.Exit(1)
+
+
+def _check_out(out: Path) -> None:
+    """Refuse a file that can't be written, before anything is read or asked."""
+    from provgym.generators.writable_folder import check_file_writable
+
+    check_file_writable(out, "--out", such_as="graph.jsonl")
 
 
 def _built(kind: Literal["claims", "scifact", "2wiki"], files: list[Path]) -> tuple[KnowledgeGraph, str]:

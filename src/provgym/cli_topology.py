@@ -26,6 +26,7 @@ _EPILOG = (
     "Example: provgym eval topology --run runs/kgat-simulated | "
     "provgym eval topology --encoder hashed --limit 20 --methods single_agent,react,debate | "
     "provgym eval topology --run runs/kgat-simulated --depths 1,2,3,4,5,6,7,8,9,10 --error-factors 0,0.5,1,1.5 | "
+    "provgym eval topology --run runs/kgat-simulated --max-nodes 8 --methods kgat,single_agent,debate | "
     "provgym eval topology --benchmark gsm8k --file gsm8k.jsonl --sample 50 --agents agents.yaml | "
     "provgym eval topology --benchmark humaneval --file HumanEval.jsonl.gz --run-code --agents agents.yaml"
 )
@@ -80,7 +81,9 @@ def topology(
         Path | None, typer.Option(help="YAML file that says who answers; the run's, or simulated agents.")
     ] = None,
     decoding: Annotated[str | None, typer.Option(help="greedy or sample, of the generator.")] = None,
-    max_nodes: Annotated[int | None, typer.Option(help="Of templates and random teams; the generator's, or 6.")] = None,
+    max_nodes: Annotated[
+        int | None, typer.Option(help="Most nodes of a team, designed ones included; the generator's, or 6.")
+    ] = None,
     node: Annotated[float | None, typer.Option(help="Price of a node.")] = None,
     edge: Annotated[float | None, typer.Option(help="Price of an edge.")] = None,
     cost_weight: Annotated[
@@ -124,11 +127,11 @@ def topology(
         raise ValueError(
             f"--error-factors changes simulated agents, found agents of kind {players.kind!r}; leave it out"
         )
-    _evaluate(config, players, run, factors, out)
+    _evaluate(config, players, run, factors, _folder_for(out, _default_folder(config, max_nodes)))
 
 
 def _evaluate(
-    config: TopologyEvalConfig, agents: AgentsConfig, run_dir: Path | None, factors: Sequence[float], out: Path | None
+    config: TopologyEvalConfig, agents: AgentsConfig, run_dir: Path | None, factors: Sequence[float], folder: Path
 ) -> None:
     from provgym.eval.topology import evaluate_methods
     from provgym.eval.topology_code import code_outcome_lines
@@ -136,7 +139,6 @@ def _evaluate(
     from provgym.eval.topology_ladder import build_methods, default_methods
     from provgym.eval.topology_report import report_on_methods
 
-    folder = _folder_for(out, Path("runs") / "topology" / config.question_hash)
     data = TopologyData(load_tasks(config), load_encoder(config), config.replicates, config.seed)
     parts = ladder_parts(config, data)
     names = config.methods or default_methods(parts)
@@ -273,6 +275,12 @@ def _benchmark(
     return {"kind": "benchmark", "name": name} | what_was_given(
         {"path": file, "graph": graph, "sample": sample, "run_code": run_code or None}
     )
+
+
+def _default_folder(config: TopologyEvalConfig, max_nodes: int | None) -> Path:
+    """Return where an evaluation goes unless told: other limits ask the same questions of other teams."""
+    folder = Path("runs") / "topology" / config.question_hash
+    return folder if max_nodes is None else folder.with_name(f"{folder.name}-n{max_nodes}")
 
 
 def _folder_for(out: Path | None, default: Path) -> Path:

@@ -51,7 +51,11 @@ FIGURES: Mapping[str, tuple[str, str]] = {
     "shared_prefix_speedup_long": ("prefix-long", ">= 2"),
     "shared_prefix_share_of_bound": ("prefix-long", ">= 0.8"),
     "kgat_decode_speedup": ("kgat-decode", ">= 20"),
+    "mining_calls_ratio": ("mining-calls", "<= 0.333"),
+    "mining_calls_ratio_default": ("mining-calls", "<= 0.333"),
 }
+MINED = {"source": "", "default": "_default"}
+"""Budget of mining -> how its figure's name ends."""
 PARTS = tuple(dict.fromkeys(part for part, _ in FIGURES.values()))
 VERSIONS = ("provgym", "torch", "transformers", "trl", "peft", "accelerate", "gymnasium", "numpy")
 SMOLLM2_STEPS = 8
@@ -92,6 +96,11 @@ class Report:
 
             found = measure_decode(on_play=self._on_play)
             return {"kgat_decode_speedup": found["speedup"]}, found
+        if part == "mining-calls":
+            from tests.benchmarks.bench_mining_calls import measure as measure_mining  # imports TRL
+
+            mined = measure_mining(on_mined=lambda name, calls: self.console.print(f"  {name}: {calls} calls"))
+            return {f"mining_calls_ratio{tail}": mined[budget]["ratio"] for budget, tail in MINED.items()}, mined
         if kind == "rollout":
             from tests.benchmarks.bench_rollout import measure as measure_rollout  # imports TRL
 

@@ -28,6 +28,8 @@ NAMES = {
     "shared_prefix_speedup_long",
     "shared_prefix_share_of_bound",
     "kgat_decode_speedup",
+    "mining_calls_ratio",
+    "mining_calls_ratio_default",
 }
 
 

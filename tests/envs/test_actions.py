@@ -1,6 +1,8 @@
 """Reading an action out of any text: one written rule, no exception, bounded work."""
 
 import json
+import time
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -8,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from provgym.envs import actions
-from provgym.envs.actions import MAX_SCANNED_OBJECTS, Stop, Unparsed, WalkTo, format_stop, parse_action
+from provgym.envs.actions import Stop, Unparsed, WalkTo, find_decision, format_stop, parse_action
+from provgym.rewards.json_in_text import FoundValue, find_json
 from provgym.rewards.outcome import Judgement, Verdict
 
 JUDGEMENT: dict[str, Any] = {
@@ -180,19 +183,91 @@ BOMBS = {
 
 @pytest.mark.parametrize("name", BOMBS)
 def test_bombs_are_read_with_bounded_work(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fault "1 MB of ``{``" and its neighbours: few decoder calls, each over a bounded text, no exception."""
-    calls: list[int] = []
-    real = actions._DECODER
+    """Fault "1 MB of ``{``" and its neighbours: the decoder sees a bounded text, no exception, no wait."""
+    lengths: list[int] = []
 
-    class CountingDecoder:
-        def raw_decode(self, text: str, position: int) -> tuple[Any, int]:
-            calls.append(len(text))
-            return real.raw_decode(text, position)
+    def find_counted(text: str) -> Iterator[FoundValue]:
+        lengths.append(len(text))
+        return find_json(text)
 
-    monkeypatch.setattr(actions, "_DECODER", CountingDecoder())
+    monkeypatch.setattr(actions, "find_json", find_counted)
+    started = time.perf_counter()
     parse_action(BOMBS[name])
-    assert len(calls) <= MAX_SCANNED_OBJECTS
-    assert all(length <= actions.MAX_SCANNED_CHARACTERS for length in calls)
+    assert time.perf_counter() - started < 5.0
+    assert all(length <= actions.MAX_SCANNED_CHARACTERS for length in lengths)
+
+
+PROSE = [
+    "stop and think:",
+    "walk on, or stop? No:",
+    "stop here or not, {sentence 2} says",
+    "walk ",
+    r"stop \frac{1}{2} " * 50,
+    "I would stop {now} if I could.",
+    '<think>{"walk": "n9"}? Or stop: {"stop": {}}?</think>',
+    "stop +1 -0 SUPPORT 0.9\n</think>",
+    "<think>" + "stop? " * 5_000 + "</think>",
+    '{"thought": "stop"}',
+    "stop:",
+]
+
+
+@pytest.mark.parametrize("prose", PROSE)
+def test_prose_before_the_json_decides_nothing(prose: str) -> None:
+    """Whatever words and braces stand before it, the action is the JSON's."""
+    assert parse_action(f'{prose}{{"walk": "n3"}}') == WalkTo("n3")
+    assert parse_action(f'{prose}\n{{"walk": "n3"}}') == WalkTo("n3")
+    assert parse_action(f"{prose} {BARE}") == READ
+    assert parse_action(f"{prose} {BARE} {OTHER}") == Stop(None)
+
+
+def test_reasoning_is_no_action() -> None:
+    """Cut inside its reasoning, a text is no action, whatever stands there; a whole JSON object may hold the mark."""
+    assert parse_action(f'<think>Perhaps {{"walk": "n3"}} or {BARE}') == Unparsed()
+    assert parse_action("<think>\nstop +1 -0 SUPPORT 0.9") == Unparsed()
+    assert parse_action(BARE.replace("Three", "<think>")) != Unparsed()
+
+
+STOPS = [
+    (json.dumps({"stop": JUDGEMENT}), '{"stop'),
+    (json.dumps({"name": "stop", "arguments": JUDGEMENT}), '{"name": "stop'),
+    (json.dumps({"action": "stop", **JUDGEMENT}), '{"action": "stop'),
+    (json.dumps({"thought": "stop?", "stop": JUDGEMENT}), '{"thought": "stop?", "stop'),
+    (json.dumps({"arguments": {**JUDGEMENT, "rationale": "stop"}, "name": "stop"}), None),
+    (json.dumps({**JUDGEMENT, "rationale": "so I stop"}), '{"verdict'),
+]
+
+
+@pytest.mark.parametrize("prose", ["", *(f"{prose} " for prose in PROSE), "\n ```json\n"])
+@pytest.mark.parametrize(("text", "decided"), STOPS)
+def test_a_stop_decides_where_the_action_says_so(prose: str, text: str, decided: str | None) -> None:
+    """Not at a "stop" in the prose before it, nor in its own thoughts or rationale."""
+    place = find_decision(prose + text)
+    assert place is not None
+    assert (prose + text)[:place] == prose + (text[: text.rindex("stop") + 4] if decided is None else decided)
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        ("stop +1 -0 SUPPORT 0.9 S1", 4),
+        (' stop +1 -0 SUPPORT 0.9\n{"stop": {}}', 5),
+        ("stop now", 4),
+        ("walk n3", None),
+        ("", None),
+        ('I stop. {"walk": "n3"}', None),
+    ],
+)
+def test_the_decision_of_short_stops_and_of_no_stop(text: str, place: int | None) -> None:
+    assert find_decision(text) == place
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.text(max_size=30) | st.text(alphabet='{}":, stopwalk\n', max_size=60))
+def test_a_text_has_a_decision_exactly_if_it_is_a_stop(text: str) -> None:
+    place = find_decision(text)
+    assert (place is not None) == isinstance(parse_action(text), Stop)
+    assert place is None or 0 < place <= len(text)
 
 
 @settings(max_examples=300, deadline=None)

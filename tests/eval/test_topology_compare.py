@@ -279,7 +279,8 @@ def test_pooled_seeds_need_the_same_questions() -> None:
     seeds = [{"kgat": random_runs("kgat", s), "debate": random_runs("debate", s)} for s in (1, 2)]
     pooled = pool_methods(seeds, RULE, reference="kgat", resampling=FEW)
     assert pooled.non_inferiority in ("not inferior", "inferior", "undecided")
-    assert [len(table.rows) for table in pooled.tables()] == [2, 1, 1]
+    assert [len(table.rows) for table in pooled.tables()] == [2, 1, 1, 4]
+    assert pooled.unscored == {m: sum(not run.is_scored for seed in seeds for run in seed[m]) for m in seeds[0]}
     json.dumps(pooled.to_json(), allow_nan=False)
     with pytest.raises(ValueError, match="at least two"):
         pool_methods(seeds[:1], RULE, reference="kgat")

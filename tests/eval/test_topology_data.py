@@ -136,8 +136,14 @@ def test_limits_come_from_what_is_asked_then_from_the_generator(data: TopologyDa
         "g",
         "q",
     )
-    asked = ladder_parts(topology_eval_config(None, SMALL | {"generator": "g", "max_nodes": 3}), data, load)
+    asked = ladder_parts(
+        topology_eval_config(None, SMALL | {"generator": "g", "query_generator": "q", "max_nodes": 3}), data, load
+    )
     assert asked.rules.max_nodes == 3
+    for found in (asked.designer, asked.second):
+        assert found is not None
+        assert found.model.rules == asked.rules
+        assert found.fingerprint[1:] == "/N_max 3, d_max None"  # never taken for the run's own teams
 
 
 Evaluate = Callable[[Path], TopologyEvalResult]

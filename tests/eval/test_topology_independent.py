@@ -256,6 +256,12 @@ def test_pooled_seeds(stored: Stored) -> None:
         easy = [len(r["roles"]) for r in seed["kgat"] if r["evidence_kind"] == "agreement"]
         gaps.append(mean(hard)[0] - mean(easy)[0])
     assert pooled.adaptation["nodes"].by_seed == pytest.approx(gaps, abs=EXACT)
+    for kind, figures in pooled.teams.kinds.items():
+        rows_of_kind = [[r for r in seed["kgat"] if r["evidence_kind"] == kind] for seed in rows]
+        sizes = [[len(r["roles"]) for r in chosen] for chosen in rows_of_kind]
+        assert figures["nodes"].by_seed == pytest.approx([mean(s)[0] for s in sizes], abs=EXACT)
+        shares = [sum(s.count(4) / len(s) for s in sizes) / 3]
+        assert [pooled.teams.sizes[kind].get(4, 0.0)] == pytest.approx(shares, abs=EXACT)
 
 
 def test_rescoring_under_other_prices_executes_nothing(stored: Stored, tmp_path: Path) -> None:

@@ -256,3 +256,28 @@ def play_one() -> PlayOne:
 def test_templates_are_those_of_the_generator_s_limits(methods: dict[str, Method]) -> None:
     (star,) = {team.key: team for team in methods["star"].propose(QUESTIONS)}.values()  # type: ignore[attr-defined]
     assert star == Topology(("Reasoner", "Reasoner", "Answerer"), ((0, 2), (1, 2)))
+
+
+def test_limits_change_what_is_legal_and_no_weight() -> None:
+    """By enumeration: under each limit the probabilities of all teams that it allows sum to 1; weights stay."""
+    designer = Designer(shaken(1), ENCODER, "one")
+    assert designer.within(designer.model.rules.max_nodes, designer.model.rules.max_in_degree) is designer
+    questions = [make_question(f"q{number}", base=f"q{number}") for number in range(24)]
+    largest = designer.model.rules.max_nodes
+    sizes = {}
+    for limit in (1, 2, largest, largest + 3):
+        teams = designer.within(limit, 2).propose(questions, [question.evidence for question in questions])
+        sizes[limit] = [team.num_nodes for team in teams]
+        assert all(len(team.predecessors(node)) <= 2 for team in teams for node in range(team.num_nodes))
+    assert set(sizes[1]) == {1}
+    assert all(max(found) <= limit for limit, found in sizes.items())
+    assert max(sizes[largest + 3]) > largest, "the weights ask for more nodes, and get them"
+    context = ContextBatch.of(embed_contexts(["What of it?"], [questions[0].evidence], ENCODER))
+    for limit in (1, 2, 3):
+        model = designer.within(limit, 2).model
+        allowed = list(enumerate_topologies(model.rules))
+        assert float(model.log_prob(context, [allowed]).detach().exp().sum()) == pytest.approx(1.0, abs=1e-5)
+    wide = designer.within(largest + 3, 2).model
+    assert all(torch.equal(a, b) for a, b in zip(wide.parameters(), designer.model.parameters(), strict=True))
+    with pytest.raises(ValueError, match=r"max_nodes=11 must lie in \[1, 10\]"):
+        designer.within(11, 3)

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from transformers import PreTrainedModel
 
 from provgym.envs.actions import Stop, WalkTo, parse_action
-from provgym.envs.presentation import MITIGATIONS, Mitigation, MovesStyle, PresentationConfig, SourceLabels
+from provgym.envs.presentation import MITIGATIONS, Mitigation, MovesStyle, PresentationConfig
+from provgym.envs.walk_names import SourceLabels
 from provgym.envs.walk_text import GraphWalkTextEnv
 from provgym.generators.action_grammar import (
     ChatJSONConstraint,

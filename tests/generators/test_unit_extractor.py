@@ -12,14 +12,8 @@ from hypothesis import strategies as st
 
 from provgym.generators.endpoint_entry import CallTag
 from provgym.generators.endpoint_reply import EndpointFailure
-from provgym.generators.unit_extractor import (
-    Extraction,
-    TextDocument,
-    extract_units,
-    extract_units_now,
-    find_quote,
-    read_triples,
-)
+from provgym.generators.triple_reading import find_quote, read_triples
+from provgym.generators.unit_extractor import Extraction, TextDocument, extract_units, extract_units_now
 
 TEXT = "Bolnan raised the yield of dalkon.\n\nNobody knows why. Tests go on."
 
@@ -96,6 +90,11 @@ def test_what_is_not_there_is_refused_and_counted() -> None:
         ('Sure, {here} it is:\n```json\n[{"head": "a"}]\n```\nDone [1].', [{"head": "a"}]),
         ('```[{"head": "}]"}]', [{"head": "}]"}]),
         ('See [1] and {"note": 2}: [{"head": "a"}] or [{"head": "b"}]', [{"head": "a"}]),
+        ('Of [] and {} come [1]: [{"head": "a"}]', [{"head": "a"}]),
+        (r"\frac{1}{2} [2] {note} " * 200 + '{"triples": [{"head": "a"}]}', [{"head": "a"}]),
+        ('None in {"triples": []}, stop. []', []),
+        ('<think>[{"head": "b"}]?</think>[{"head": "a"}]', [{"head": "a"}]),
+        ('<think>[{"head": "b"}] or', None),
         ('[{"head": "a"}, {"head": "b', None),
         ("no triples", None),
         ("", None),

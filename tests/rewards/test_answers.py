@@ -205,6 +205,11 @@ def test_reasoning_is_not_read() -> None:
     assert extract_answer("yes_no", "No more than that.</think>Yes.") == "yes"
 
 
+def test_braces_of_formulas_do_not_hide_the_stated_answer() -> None:
+    """Fault "braces and several objects": no number of braces before the object makes it unread."""
+    assert extract_answer("number", r"\frac{1}{2} {x} " * 500 + '{"final_answer": 7}') == "7"
+
+
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
     "text",

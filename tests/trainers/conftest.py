@@ -18,8 +18,10 @@ from provgym.generators.rollout import LanguageModelPolicy
 from provgym.trainers.papt_config import PaptConfig
 from provgym.trainers.policy_loading import TrainablePolicy, load_trainable
 from provgym.trainers.training_rows import ClaimPool, TrainingRows, load_pool
-from provgym.trainers.trl_bridge import PaptTrainer, Play, lora_config
-from provgym.trainers.warm_start import WarmStartConfig, warm_start
+from provgym.trainers.trl_arguments import lora_config
+from provgym.trainers.trl_bridge import PaptTrainer, Play
+from provgym.trainers.warm_start import warm_start
+from provgym.trainers.warm_start_config import WarmStartConfig
 
 MakeConfig = Callable[..., PaptConfig]
 

@@ -1,4 +1,4 @@
-"""Finished training runs without training: a stand-in for the command of a run, and what a run leaves behind."""
+"""Finished PAPT runs without training: what a run leaves behind."""
 
 from __future__ import annotations
 
@@ -15,27 +15,15 @@ from provgym.trainers.papt_config import PaptConfig
 from provgym.trainers.papt_evaluation import summary_of
 from provgym.trainers.run_grid import PlannedRun
 
-# A stand-in for a training run: copies finished files into place, or fails while a file FAIL-NAME stands.
-STUB = """
-import json, pathlib, shutil, sys
-import yaml
-config = yaml.safe_load(pathlib.Path(sys.argv[2]).read_text())
-finished = pathlib.Path(sys.argv[1])
-name, runs = config["name"], pathlib.Path(config["runs_dir"])
-with (finished / "launched.txt").open("a") as file:
-    file.write(name + "\\n")
-if (finished / f"FAIL-{name}").exists():
-    sys.exit(3)
-shutil.copytree(finished / name, runs / name, dirs_exist_ok=True)
-"""
-
 
 def base_config(runs_dir: Path, **fields: Any) -> PaptConfig:
     data = {"name": "run", "runs_dir": str(runs_dir), "phases": [{"steps": 3}, {"steps": 2}]}
     return PaptConfig.model_validate(data | fields)
 
 
-def write_finished(folder: Path, run: PlannedRun, limit: int = 4, trained: Walker | None = None, **fields: Any) -> None:
+def write_finished(
+    folder: Path, run: PlannedRun[PaptConfig], limit: int = 4, trained: Walker | None = None, **fields: Any
+) -> None:
     """What a run leaves behind; unless given, a seed's policy is perfect (even seeds) or random (odd ones)."""
     config = WalkEvalConfig(claims=GraphEchoClaims(splits={"train": 2, "dev": 1, "test": 4}), limit=limit, resamples=50)
     trained = trained or (echo_avoiding_oracle if run.seed % 2 == 0 else random_walker)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from provgym.trainers.config_file import ConfigError, dump_config, load_config
 from provgym.trainers.papt_config import PaptConfig
 from provgym.trainers.plain_yaml import dump_plain_yaml, load_plain_yaml
-from provgym.trainers.warm_start import WarmStartConfig
+from provgym.trainers.warm_start_config import WarmStartConfig
 
 SMALL = "name: small\nphases: [{steps: 4}]\n"
 

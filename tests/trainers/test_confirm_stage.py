@@ -13,7 +13,8 @@ from provgym.envs.presentation import MovesStyle
 from provgym.generators.graphecho import GraphEcho
 from provgym.generators.tiny import ACT, END, TinyDialogue, build_tokenizer, vocabulary
 from provgym.rewards.outcome import Verdict
-from provgym.trainers.warm_start import Sequence, WarmStartConfig, batches, cloned_episode
+from provgym.trainers.warm_start_config import WarmStartConfig
+from provgym.trainers.warm_start_rows import WarmStartRow, batches, cloned_episode
 
 ACT_ID, END_ID = vocabulary().index(ACT), vocabulary().index(END)
 FRESH = WarmStartConfig(stumble_probability=0.0, stop_probability=0.0)
@@ -29,10 +30,10 @@ def dialogue() -> TinyDialogue:
     return TinyDialogue(build_tokenizer())
 
 
-def texts(sequence: Sequence, dialogue: TinyDialogue, value: int) -> Iterator[str]:
+def texts(row: WarmStartRow, dialogue: TinyDialogue, value: int) -> Iterator[str]:
     """Yield the stretches that are cloned (1) or read (0), as text, without their control tokens."""
     part: list[int] = []
-    for token, mask in [*zip(sequence.ids, sequence.mask, strict=True), (END_ID, -1)]:
+    for token, mask in [*zip(row.ids, row.mask, strict=True), (END_ID, -1)]:
         if mask == value and token not in (ACT_ID, END_ID):
             part.append(token)
         elif mask != value and part:
@@ -40,9 +41,9 @@ def texts(sequence: Sequence, dialogue: TinyDialogue, value: int) -> Iterator[st
             part = []
 
 
-def sources_read(sequence: Sequence, dialogue: TinyDialogue) -> list[str]:
+def sources_read(row: WarmStartRow, dialogue: TinyDialogue) -> list[str]:
     """Return the label of each evidence line, in order: what each walk reached."""
-    return re.findall(r"(S\d+) : ", " ".join(texts(sequence, dialogue, 0)))
+    return re.findall(r"(S\d+) : ", " ".join(texts(row, dialogue, 0)))
 
 
 def echoes_of(confirm_probability: float, graphecho: GraphEcho, dialogue: TinyDialogue) -> float:
@@ -50,8 +51,8 @@ def echoes_of(confirm_probability: float, graphecho: GraphEcho, dialogue: TinyDi
     repeated, total = 0, 0
     for i in range(60):
         rng = np.random.default_rng([5, i])
-        sequence = cloned_episode(graphecho, dialogue, FRESH, rng, confirm_probability=confirm_probability)
-        labels = sources_read(sequence, dialogue)
+        row = cloned_episode(graphecho, dialogue, FRESH, rng, confirm_probability=confirm_probability)
+        labels = sources_read(row, dialogue)
         repeated += sum(label in labels[:k] for k, label in enumerate(labels))
         total += len(labels) - 1
     return repeated / total
@@ -70,23 +71,23 @@ def test_it_still_answers_by_the_majority_over_paths(
     repeats = 0
     for i in range(40):
         rng = np.random.default_rng([6, i])
-        sequence = cloned_episode(graphecho, dialogue, FRESH, rng, confirm_probability=0.7, moves=moves)
-        stop = parse_action(list(texts(sequence, dialogue, 1))[-1])
+        row = cloned_episode(graphecho, dialogue, FRESH, rng, confirm_probability=0.7, moves=moves)
+        stop = parse_action(list(texts(row, dialogue, 1))[-1])
         assert isinstance(stop, Stop)
         assert stop.judgement is not None
-        refuting = sum(label for _, label in sequence.stances)
-        counts = (len(sequence.stances) - refuting, refuting)
+        refuting = sum(label for _, label in row.stances)
+        counts = (len(row.stances) - refuting, refuting)
         assert (stop.judgement.support_count, stop.judgement.refute_count) == counts
         assert stop.judgement.verdict is Verdict.from_counts(*counts)
-        read = sources_read(sequence, dialogue)
+        read = sources_read(row, dialogue)
         assert list(stop.judgement.cited_sources) == list(dict.fromkeys(read))
         repeats += len(read) > len(set(read))
     assert repeats > 20
 
 
-def footers(sequence: Sequence, dialogue: TinyDialogue) -> list[str]:
+def footers(row: WarmStartRow, dialogue: TinyDialogue) -> list[str]:
     """Return the moves shown after each walk."""
-    return re.findall(r"Left \d+ \. Moves ([^.]*) \.", " ".join(texts(sequence, dialogue, 0)))[1:]
+    return re.findall(r"Left \d+ \. Moves ([^.]*) \.", " ".join(texts(row, dialogue, 0)))[1:]
 
 
 def test_stages_are_shown_what_belongs_to_them(graphecho: GraphEcho, dialogue: TinyDialogue) -> None:
@@ -97,7 +98,7 @@ def test_stages_are_shown_what_belongs_to_them(graphecho: GraphEcho, dialogue: T
     for number, step in enumerate(steps):
         if len(step) == 1:
             continue
-        shown = [text for sequence in step for text in footers(sequence, dialogue)]
+        shown = [text for row in step for text in footers(row, dialogue)]
         assert shown
         is_labelled = [bool(re.search(r"S\d+", text)) for text in shown]
         has_brackets = ["[" in text for text in shown]
@@ -114,16 +115,16 @@ def test_familiar_sources_are_marked_where_a_move_names_them(graphecho: GraphEch
     labels, moves = [], 0
     for i in range(30):
         rng = np.random.default_rng([7, i])
-        sequence = cloned_episode(graphecho, dialogue, FRESH, rng, confirm_probability=0.5, moves="labelled")
-        words = [dialogue.decode([token]) for token in sequence.ids]
-        for position, label in sequence.familiar:
-            assert sequence.mask[position] == 0
+        row = cloned_episode(graphecho, dialogue, FRESH, rng, confirm_probability=0.5, moves="labelled")
+        words = [dialogue.decode([token]) for token in row.ids]
+        for position, label in row.familiar:
+            assert row.mask[position] == 0
             source, alias = words[position - 1 : position + 1]
             assert re.fullmatch(r"n\d+", alias)
             read = re.findall(r"(S\d+) : ", " ".join(words[:position]))
             assert label == int(source in read), f"{source} {alias} after {read}"
             labels.append(label)
-        moves += len(re.findall(r"S\d+ n\d+", " ".join(footers(sequence, dialogue))))
+        moves += len(re.findall(r"S\d+ n\d+", " ".join(footers(row, dialogue))))
     assert {0, 1} == set(labels)
     assert len(labels) == moves, "every labelled move is marked, and no preview"
 
@@ -132,8 +133,8 @@ def test_the_short_list_of_moves_names_nothing_to_be_familiar_with(
     graphecho: GraphEcho, dialogue: TinyDialogue
 ) -> None:
     for i in range(5):
-        sequence = cloned_episode(graphecho, dialogue, FRESH, np.random.default_rng([8, i]), moves="aliases")
-        assert sequence.familiar == []
+        row = cloned_episode(graphecho, dialogue, FRESH, np.random.default_rng([8, i]), moves="aliases")
+        assert row.familiar == []
 
 
 def test_no_last_stage_is_a_stage_of_nothing(graphecho: GraphEcho, dialogue: TinyDialogue) -> None:
@@ -151,8 +152,8 @@ def test_half_of_the_episodes_have_their_aliases_shuffled(graphecho: GraphEcho, 
     """In order of discovery the first preview is n1; in random order it seldom is."""
 
     def first_is_n1(config: WarmStartConfig, i: int) -> bool:
-        sequence = cloned_episode(graphecho, dialogue, config, np.random.default_rng([9, i]))
-        found = re.search(r"\b(n\d+) observation", next(texts(sequence, dialogue, 0)))
+        row = cloned_episode(graphecho, dialogue, config, np.random.default_rng([9, i]))
+        found = re.search(r"\b(n\d+) observation", next(texts(row, dialogue, 0)))
         assert found is not None
         return found.group(1) == "n1"
 

@@ -10,7 +10,8 @@ from tests.trainers.kgat_runs import make_config
 
 from provgym.trainers import kgat, reinforce
 from provgym.trainers.config_file import ConfigError, load_config
-from provgym.trainers.kgat_config import KgatConfig, KgatOptimConfig
+from provgym.trainers.kgat_config import KgatConfig
+from provgym.trainers.kgat_learning_config import KgatOptimConfig
 from provgym.trainers.kgat_optimisation import learning_rate_of
 
 

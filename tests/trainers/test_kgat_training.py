@@ -43,10 +43,9 @@ class Killed(BaseException):
 
 
 def final_state(config: KgatConfig) -> dict[str, Any]:
-    """Everything that a run comes to: targets, weights, optimiser, logged steps."""
+    """Everything that a run comes to: targets, weights, optimiser, logged steps, and what mining cost."""
     last = whole_checkpoints(config.run_dir / "checkpoints")[-1]
     rows = [json.loads(line) for line in (config.run_dir / "metrics.jsonl").read_text().splitlines()]
-    costs = ("paid", "cached", "tokens", "cache_hit")  # after a kill, what was paid before counts as cached
     return {
         "targets": [RoundFolder(config.run_dir, n).targets_file.read_bytes() for n in range(2)],
         "proposals": [RoundFolder(config.run_dir, n).proposals_file.read_bytes() for n in range(2)],
@@ -54,7 +53,8 @@ def final_state(config: KgatConfig) -> dict[str, Any]:
         "step": last.step,
         "weights": (last.path / "model.safetensors").read_bytes(),
         "optimizer": (last.path / "optimizer.pt").read_bytes(),
-        "rows": [{k: v for k, v in row.items() if not any(c in k for c in costs)} for row in rows],
+        "rows": rows,
+        "costs": kgat_results.mining_totals(config),
     }
 
 
@@ -100,6 +100,9 @@ def test_killed_in_mining_and_optimisation_ends_the_same(tmp_path: Path, monkeyp
     segment(config, world)
     assert final_state(config) == final_state(whole)
     assert counting.calls == asked
+    costs = kgat_results.mining_totals(config)
+    assert 0 < costs["mining"]["paid_calls"] < costs["mining"]["calls"]
+    assert costs["calls_ratio_cached"]["value"] == costs["mining"]["paid_calls"] / costs["mining"]["calls"]
     assert [row["step"] for row in final_state(config)["rows"]] == list(range(1, 13))
     ids = {c.origin.wandb_id for c in whole_checkpoints(config.run_dir / "checkpoints")}
     assert ids == {json.loads((config.run_dir / "wandb_run.json").read_text())["run_id"]}
@@ -151,10 +154,11 @@ def test_huge_cost_makes_the_single_agent_win(tmp_path: Path) -> None:
     targets = RoundFolder(config.run_dir, 0).read_targets(shared_world().splits["train"].seen.task_ids)
     assert targets is not None
     for found in targets:
-        cheapest = min(found.kept, key=lambda c: (c.outcome.nodes, c.outcome.edges))
-        assert cheapest.target == pytest.approx(1.0)
+        least = min(c.outcome.nodes + c.outcome.edges for c in found.kept)  # nodes and edges cost alike here
+        cheapest = [c for c in found.kept if c.outcome.nodes + c.outcome.edges == least]
+        assert sum(c.target for c in cheapest) == pytest.approx(1.0)
         single = [c for c in found.candidates if c.topology.num_nodes == 1 and c.outcome.successes]
-        assert not single or cheapest is single[0]
+        assert not single or cheapest == single
 
 
 def test_another_configuration_is_refused_by_key(tmp_path: Path) -> None:

@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 import yaml
-from tests.trainers.finished_runs import STUB, base_config, write_finished
+from tests.trainers.finished_runs import base_config, write_finished
+from tests.trainers.run_stub import launch_stub
 
 from provgym.trainers import papt_seeds, run_grid
 from provgym.trainers.config_file import ConfigError, dump_config
@@ -28,23 +29,13 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("finished")
     for run in plan_runs(base_config(folder), [1, 2], ["full", "verdict_only"]):
         write_finished(folder / run.config.name, run)
-    (folder / "stub.py").write_text(STUB)
     return folder
 
 
 @pytest.fixture
 def launched(finished: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Let runs be played by the stand-in; returns the file that lists what was launched."""
-
-    def command(config_file: Path, accelerate: Path | None) -> list[str]:
-        return [sys.executable, str(finished / "stub.py"), str(finished), str(config_file)]
-
-    monkeypatch.setattr(run_grid, "command_of", command)
-    file = finished / "launched.txt"
-    file.write_text("")
-    for mark in finished.glob("FAIL-*"):
-        mark.unlink()
-    return file
+    return launch_stub(finished, monkeypatch)
 
 
 def config_file(tmp_path: Path) -> Path:
@@ -183,9 +174,9 @@ def test_interrupt_ends_the_running_process(
 
 
 def test_command_of_a_run() -> None:
-    plain = command_of(Path("a.yaml"), None)
+    plain = command_of("provgym.trainers.papt", Path("a.yaml"), None)
     assert plain == [sys.executable, "-m", "provgym.trainers.papt", "--config", "a.yaml"]
-    launched = command_of(Path("a.yaml"), Path("cpu2.yaml"))
+    launched = command_of("provgym.trainers.papt", Path("a.yaml"), Path("cpu2.yaml"))
     assert launched[1:5] == ["-m", "accelerate.commands.launch", "--config_file", "cpu2.yaml"]
     assert launched[5:] == plain[1:]
 

@@ -15,8 +15,8 @@ from tests.trainers.kgat_runs import make_config, shared_world
 from provgym.envs.topology import Topology
 from provgym.trainers import reinforce
 from provgym.trainers.checkpoints import whole_checkpoints
-from provgym.trainers.kgat_config import ReinforceConfig
-from provgym.trainers.reinforce import ReinforceFigures, ReinforceTrainer, advantages_of
+from provgym.trainers.kgat_learning_config import ReinforceConfig
+from provgym.trainers.reinforce_step import ReinforceFigures, ReinforceTrainer, advantages_of
 from provgym.trainers.step_record import RunStopped
 
 NAN = math.nan

@@ -128,7 +128,7 @@ def test_a_run_without_a_sign_of_life_is_ended_and_its_siblings_go_on(
 ) -> None:
     """Kind: one failure loses its siblings. Two of three hang: they count as failed, the third is done."""
 
-    def command(config_file: Path, accelerate: Path | None) -> list[str]:
+    def command(trainer: str, config_file: Path, accelerate: Path | None) -> list[str]:
         hangs = "pass" if config_file.stem.endswith("s2") else "import time; time.sleep(600)"
         return [sys.executable, "-c", hangs]
 

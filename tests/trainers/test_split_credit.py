@@ -212,6 +212,23 @@ def test_a_chat_model_decides_once_its_text_says_so(grammar: ActionGrammar, voca
         assert decided == text.index("stop") + len("stop")
 
 
+@pytest.mark.parametrize("grammar", ["json", "tool_call"])
+@pytest.mark.parametrize("vocab_size", [256, 262, 275])
+@pytest.mark.parametrize("prose", ["I could stop {now}. ", "stop and think: ", "stop\u00e9\U0001f600 stop "])
+def test_prose_that_speaks_of_stopping_belongs_to_the_decision(
+    prose: str, vocab_size: int, grammar: ActionGrammar
+) -> None:
+    """Only the action's own word ends the decision, so that no prose is credited as a judgement."""
+    tokenizer = chat_tokenizer(vocab_size)
+    text = prose + rewrite_action(STOP, grammar)
+    ids = tokenizer.encode(text, add_special_tokens=False)
+    decided = decision_tokens(ending_with(ids), tokenizer)
+    whole = text[: text.rindex("stop") + len("stop")]
+    assert str(tokenizer.decode(ids[:decided])).startswith(whole)
+    assert not str(tokenizer.decode(ids[: decided - 1])).startswith(whole)
+    assert "verdict" in tokenizer.decode(ids[decided:])
+
+
 @pytest.mark.parametrize("ending", [Ending.INVALID, Ending.TRUNCATED])
 def test_an_ending_without_a_judgement_has_no_part_that_states_one(ending: Ending) -> None:
     """Its last action gets both advantages, whatever words stand in it."""

@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import math
 import shutil
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from tests.trainers.finished_runs import STUB, write_finished
+from tests.trainers.finished_runs import write_finished
+from tests.trainers.run_stub import launch_stub
 
 from provgym.eval.bootstrap import paired_difference
 from provgym.eval.metrics import HEADLINE, METRICS, split_by_prefix
@@ -50,7 +50,6 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for cell in plan_study(load_study(path), path):
         for run in cell.runs:
             write_finished(folder / run.config.name, run, limit=2, trained=WALKERS[cell.arm])
-    (folder / "stub.py").write_text(STUB)
     return folder
 
 
@@ -65,17 +64,8 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 @pytest.fixture
 def launched(finished: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Let runs be played by the stand-in; returns the file that lists what was launched."""
-
-    def command(config_file: Path, accelerate: Path | None) -> list[str]:
-        return [sys.executable, str(finished / "stub.py"), str(finished), str(config_file)]
-
-    monkeypatch.setattr(run_grid, "command_of", command)
     monkeypatch.setattr(run_grid, "POLL_S", 0.01)
-    file = finished / "launched.txt"
-    file.write_text("")
-    for mark in finished.glob("FAIL-*"):
-        mark.unlink()
-    return file
+    return launch_stub(finished, monkeypatch)
 
 
 @pytest.fixture(scope="module")

@@ -15,16 +15,9 @@ from provgym.envs.actions import Stop, WalkTo, parse_action
 from provgym.generators.graphecho import DOWN, UP, GraphEcho
 from provgym.generators.tiny import ACT, PAD, TinyDialogue, build_model, build_tokenizer, load_tiny, vocabulary
 from provgym.rewards.outcome import Verdict
-from provgym.trainers.warm_start import (
-    Readout,
-    Sequence,
-    WarmStartConfig,
-    batches,
-    cloned_episode,
-    cloning_loss,
-    drilled_list,
-    warm_start,
-)
+from provgym.trainers.warm_start import Readout, cloning_loss, warm_start
+from provgym.trainers.warm_start_config import WarmStartConfig
+from provgym.trainers.warm_start_rows import WarmStartRow, batches, cloned_episode, drilled_list
 
 RISES = {word for pair in UP for word in pair}
 FALLS = {word for pair in DOWN for word in pair}
@@ -43,7 +36,7 @@ def dialogue() -> TinyDialogue:
     return TinyDialogue(build_tokenizer())
 
 
-def spans(sequence: Sequence, value: int) -> Iterator[tuple[int, int]]:
+def spans(sequence: WarmStartRow, value: int) -> Iterator[tuple[int, int]]:
     """Yield (first, past the last) of every stretch of the mask with a value."""
     start = 0
     for place in range(1, len(sequence.mask) + 1):
@@ -53,12 +46,12 @@ def spans(sequence: Sequence, value: int) -> Iterator[tuple[int, int]]:
             start = place
 
 
-def actions(sequence: Sequence, dialogue: TinyDialogue) -> list[str]:
+def actions(sequence: WarmStartRow, dialogue: TinyDialogue) -> list[str]:
     """Decode what is cloned, by the mask alone."""
     return [dialogue.decode(sequence.ids[a : b - 1]) for a, b in spans(sequence, 1)]
 
 
-def episodes(graphecho: GraphEcho, dialogue: TinyDialogue, count: int = 30, **settings: float) -> list[Sequence]:
+def episodes(graphecho: GraphEcho, dialogue: TinyDialogue, count: int = 30, **settings: float) -> list[WarmStartRow]:
     config = WarmStartConfig.model_validate(settings)
     return [cloned_episode(graphecho, dialogue, config, np.random.default_rng([1, i])) for i in range(count)]
 
@@ -172,8 +165,8 @@ def test_loss_sees_action_tokens_only(dialogue: TinyDialogue) -> None:
     model = build_model(1, hidden_size=16, num_layers=2, intermediate_size=16)
     readout = Readout(16)
     pad = vocabulary().index(PAD)
-    short = Sequence([1, 40, 41, 2, 50, 3], [0, 0, 0, 0, 1, 1], [(2, 1)], [(1, 0), (3, 1)])
-    long = Sequence([1, 40, 2, 51, 52, 3, 60, 2, 53, 3], [0, 0, 0, 1, 1, 1, 0, 0, 1, 1], [(6, 0)])
+    short = WarmStartRow([1, 40, 41, 2, 50, 3], [0, 0, 0, 0, 1, 1], [(2, 1)], [(1, 0), (3, 1)])
+    long = WarmStartRow([1, 40, 2, 51, 52, 3, 60, 2, 53, 3], [0, 0, 0, 1, 1, 1, 0, 0, 1, 1], [(6, 0)])
     action_loss, stance_loss, familiar_loss = cloning_loss(model, readout, [short, long], pad)
     losses, stances, familiar = [], [], []
     for sequence in (short, long):
@@ -192,7 +185,7 @@ def test_loss_sees_action_tokens_only(dialogue: TinyDialogue) -> None:
 
 def test_loss_without_evidence(dialogue: TinyDialogue) -> None:
     model = build_model(1, hidden_size=16, num_layers=1, intermediate_size=16)
-    _, stance_loss, familiar_loss = cloning_loss(model, Readout(16), [Sequence([1, 2, 50, 3], [0, 0, 1, 1], [])], 0)
+    _, stance_loss, familiar_loss = cloning_loss(model, Readout(16), [WarmStartRow([1, 2, 50, 3], [0, 0, 1, 1], [])], 0)
     assert (float(stance_loss), float(familiar_loss)) == (0.0, 0.0)
 
 
