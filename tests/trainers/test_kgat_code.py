@@ -18,7 +18,7 @@ from provgym.trainers.kgat_config import KgatConfig
 from provgym.trainers.kgat_world import KgatWorld, eval_config_of
 from provgym.trainers.kgat_world_config import AgentsConfig, BenchmarkConfig, TasksConfig
 
-FILES = {"train": Path("a"), "dev": Path("b"), "test": Path("c")}
+FILES: dict[str, Any] = {"train": Path("a"), "dev": Path("b"), "test": Path("c")}
 GOLD = CodeGold('def f(x):\n    """Add one."""\n', "f", "def check(candidate):\n    assert candidate(1) == 2\n")
 TASK = TopologyTask("t", "t", "train", GOLD.prompt, GOLD.to_text(), "code", (), KnowledgeGraph((), {}), None)
 
