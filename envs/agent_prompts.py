@@ -26,6 +26,7 @@ ANSWER_FORMS: Mapping[AnswerKind, str] = {
     "yes_no": "Answer: yes or Answer: no",
     "number": "Answer: and a number alone, such as Answer: 42",
     "exact": "Answer: and the answer alone",
+    "code": "the whole function with its imports, once, in a block that begins with ```python and ends with ```",
 }
 """How an answer is written, by kind; :mod:`provgym.rewards.answers` reads all of these."""
 
@@ -81,7 +82,7 @@ def messages_block(call: NodeCall) -> str:
     numbers = itertools.count(1)
     for message in ordered_messages(call.messages):
         lines.append(f"{message.sender}:")
-        if call.role.kind is RoleKind.VERIFY:
+        if call.role.kind is RoleKind.VERIFY and call.answer_kind != "code":  # code has no sentences
             lines += [f"> Claim {next(numbers)}: {claim}" for claim in atomic_claims(message.text)]
         else:
             lines += [f"> {line}" for line in message.text.splitlines() or [""]]
@@ -91,5 +92,6 @@ def messages_block(call: NodeCall) -> str:
 def _closing(call: NodeCall) -> str:
     if call.role.kind is RoleKind.PLAN:
         return "Write the plan."
-    form = f"End with one line: {ANSWER_FORMS[call.answer_kind]}."
+    size = "" if call.answer_kind == "code" else " one line:"
+    form = f"End with{size} {ANSWER_FORMS[call.answer_kind]}."
     return f"{VERIFIER_FORMAT} {form}" if call.role.kind is RoleKind.VERIFY else form

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from provgym.envs.evidence_units import KnowledgeGraph
+from provgym.rewards.answer_code import CodeGold
 from provgym.rewards.answers import AnswerKind, is_correct
 
 EvidenceKind = Literal["agreement", "conflict", "irrelevance"]
@@ -24,7 +25,8 @@ class TopologyTask:
         split: ``train``, ``dev`` or ``test``.
         question: Not blank.
         gold: The right answer, as :func:`~provgym.rewards.answers.extract_answer` returns it or as written in a data
-            set; for ``multiple_choice`` the letter.
+            set; for ``multiple_choice`` the letter; for ``code`` what it is tested by, as
+            :meth:`~provgym.rewards.answer_code.CodeGold.to_text` writes it.
         answer_kind: Which checker reads the answers.
         choices: The texts of the options A, B, ... for ``multiple_choice``; otherwise empty.
         graph: What can be retrieved; it may be empty.
@@ -63,6 +65,9 @@ class TopologyTask:
                 f"{len(self.choices)} choices for {self.answer_kind!r}"
             )
         try:
+            if self.answer_kind == "code":
+                CodeGold.from_text(self.gold)
+                return
             accepts_gold = is_correct(self.answer_kind, self.gold, self.gold, choices=self.choices)
         except ValueError as error:
             raise ValueError(f"task {self.task_id!r}: {error}") from error

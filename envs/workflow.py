@@ -12,10 +12,12 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from functools import lru_cache
 
+from provgym.envs.answer_judge import JUDGE_FAILURE, AnswerJudge, AnswerJudgement, JudgeFailure, check_judge
 from provgym.envs.event_loop import run_to_end
 from provgym.envs.roles import RoleLibrary
 from provgym.envs.topology import MAX_NODES, Topology
 from provgym.envs.topology_rules import TopologyRules
+from provgym.envs.topology_tasks import TopologyTask
 from provgym.envs.verifier import VerifierAccount
 from provgym.envs.workflow_cache import MemoryMessageCache, MessageCache, ReplyStore
 from provgym.envs.workflow_key import sibling_numbers
@@ -37,7 +39,7 @@ from provgym.envs.workflow_records import (
     TopologyRun,
     ordered_messages,
 )
-from provgym.envs.workflow_result import NodeResult, NodeSpared, run_of
+from provgym.envs.workflow_result import NodeResult, NodeSpared, answers_to_judge, run_of
 from provgym.envs.workflow_schedule import run_in_order
 
 __all__ = [
@@ -78,6 +80,7 @@ class WorkflowRuntime:
         roles: Every role that topologies name.
         cache: Replies that were had before; None asks the agent every time.
         max_concurrency: Calls that the agent works on at once, over all runs.
+        judge: Runs answers in code; without one, tasks that ask for code are refused.
 
     Attributes:
         ledger: What calls cost so far, training and evaluation apart.
@@ -88,12 +91,18 @@ class WorkflowRuntime:
     """
 
     def __init__(
-        self, agent: Agent, *, roles: RoleLibrary, cache: ReplyStore | None = None, max_concurrency: int = 16
+        self,
+        agent: Agent,
+        *,
+        roles: RoleLibrary,
+        cache: ReplyStore | None = None,
+        max_concurrency: int = 16,
+        judge: AnswerJudge | None = None,
     ) -> None:
         self.ledger = TokenLedger()
         self.cache = cache
         self._opens = agent if isinstance(agent, SessionAgent) else None
-        self._roles = roles
+        self._roles, self._judge = roles, judge
         self._execute = NodeExecutor(agent, cache, self.ledger, max_concurrency)
         self._most_runs = _RUNS_PER_SLOT * max_concurrency
 
@@ -103,11 +112,20 @@ class WorkflowRuntime:
         Raises:
             TopologyError: If it is no team: an unknown role, not one Answerer, or a node that does not reach it. No
                 other limit is checked, since baselines may exceed those of a generator.
+            ValueError: If the task asks for code and there is no judge.
         """
-        topology = _canonical_team(request.topology, self._roles)
+        topology = self._checked(request)
         step = _Steps(request, topology, self._roles, self._execute)
         async with self.session():
-            return run_of(request, topology, await run_in_order(topology, step))
+            results = await run_in_order(topology, step)
+        answers = answers_to_judge(request.task, topology, results)
+        try:
+            judgements = await self._judged(request.task, answers)
+        except JudgeFailure as failure:
+            last = topology.num_nodes - 1
+            results = (*results[:last], NodeFailure(last, topology.roles[last], JUDGE_FAILURE, str(failure)))
+            judgements = []
+        return run_of(request, topology, results, judgements)
 
     async def run_many(
         self, requests: Sequence[RunRequest], on_done: Callable[[int, TopologyRun], None] | None = None
@@ -123,9 +141,10 @@ class WorkflowRuntime:
 
         Raises:
             TopologyError: As for :meth:`run`, before the first call.
+            ValueError: As for :meth:`run`, before the first call.
         """
         for request in requests:
-            _canonical_team(request.topology, self._roles)
+            self._checked(request)
         runs: dict[int, TopologyRun] = {}
         waiting = iter(enumerate(requests))
 
@@ -150,6 +169,13 @@ class WorkflowRuntime:
     ) -> list[TopologyRun]:
         """Do the same from code that is not asynchronous, any number of times, also inside a running event loop."""
         return run_to_end(self.run_many(requests, on_done))
+
+    def _checked(self, request: RunRequest) -> Topology:
+        check_judge(request.task.task_id, request.task.answer_kind, self._judge)
+        return _canonical_team(request.topology, self._roles)
+
+    async def _judged(self, task: TopologyTask, answers: Sequence[str]) -> list[AnswerJudgement]:
+        return [] if self._judge is None else [await self._judge.judge(task.gold, answer) for answer in answers]
 
     def session(self) -> AbstractAsyncContextManager[object]:
         """Keep open what the agent holds open while it answers, such as connections, over many single runs."""

@@ -7,6 +7,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Literal, Protocol, runtime_checkable
 
+from provgym.envs.answer_judge import AnswerJudgement
 from provgym.envs.evidence_units import EvidenceContext, EvidenceUnit
 from provgym.envs.roles import Role
 from provgym.envs.topology import Topology
@@ -263,6 +264,7 @@ class TopologyRun:
         accounts: Of Verifiers, by node.
         latency_s: Seconds along the slowest chain of calls, each with what it took when it was paid for: what the run
             takes where nothing else runs, whether or not replies were stored.
+        judgements: Of answers that had to be run: the run's own, and those that Verifiers met; else empty.
 
     Raises:
         ValueError: If ``answer`` or ``is_correct`` does not go with the ending.
@@ -282,6 +284,7 @@ class TopologyRun:
     failures: tuple[NodeFailure, ...]
     accounts: tuple[NodeAccount, ...]
     latency_s: float
+    judgements: tuple[AnswerJudgement, ...] = ()
 
     def __post_init__(self) -> None:
         if (self.is_correct is None) != (self.ending is Ending.ERROR):

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
+from provgym.envs.answer_judge import AnswerJudgement, is_judged_right, needs_judge
 from provgym.envs.topology import Topology
 from provgym.envs.topology_tasks import TopologyTask
 from provgym.envs.workflow_nodes import NodeReply
@@ -39,23 +40,24 @@ class _Verdict(NamedTuple):
     answer: str | None
 
 
-def run_of(request: RunRequest, topology: Topology, results: Sequence[NodeResult]) -> TopologyRun:
+def run_of(
+    request: RunRequest,
+    topology: Topology,
+    results: Sequence[NodeResult],
+    judgements: Sequence[AnswerJudgement] = (),
+) -> TopologyRun:
     """Put together what a run came to.
 
     Args:
         request: What was asked for.
         topology: Its canonical form.
         results: (N,) what became of each node.
+        judgements: Of :func:`answers_to_judge`.
     """
     task = request.task
-    replied = {node: result for node, result in enumerate(results) if isinstance(result, NodeReply)}
-    failures = tuple(result for result in results if isinstance(result, NodeFailure))
+    replied, failures = _replied(results), _failures(results)
     ending, reason, answer = _verdict(task, replied, failures, topology)
-    right = (
-        None
-        if ending is Ending.ERROR
-        else answer is not None and _is_right(task.answer_kind, answer, task.gold, task.choices)
-    )
+    right = None if ending is Ending.ERROR else answer is not None and _is_right(task, answer, judgements)
     return TopologyRun(
         task_id=task.task_id,
         topology_key=topology.key,
@@ -71,7 +73,36 @@ def run_of(request: RunRequest, topology: Topology, results: Sequence[NodeResult
         failures=failures,
         accounts=tuple(NodeAccount(n, r.reply.account) for n, r in replied.items() if r.reply.account is not None),
         latency_s=_slowest_chain(topology, results),
+        judgements=tuple(judgements),
     )
+
+
+def answers_to_judge(task: TopologyTask, topology: Topology, results: Sequence[NodeResult]) -> tuple[str, ...]:
+    """Return the answers of a run that have to be run: its own, and those that reached Verifiers or left them.
+
+    Args:
+        task: What was asked.
+        topology: The canonical form of the run's.
+        results: (N,) what became of each node.
+
+    Returns:
+        Distinct answers; none for a kind that is compared with the gold answer.
+    """
+    if not needs_judge(task.answer_kind):
+        return ()
+    replied = _replied(results)
+    verdict = _verdict(task, replied, _failures(results), topology)
+    accounts = [result.reply.account for result in replied.values() if result.reply.account is not None]
+    met = [answer for account in accounts for answer in (account.answer_before, account.answer_after)]
+    return tuple(dict.fromkeys(answer for answer in (verdict.answer, *met) if answer is not None))
+
+
+def _replied(results: Sequence[NodeResult]) -> dict[int, NodeReply]:
+    return {node: result for node, result in enumerate(results) if isinstance(result, NodeReply)}
+
+
+def _failures(results: Sequence[NodeResult]) -> tuple[NodeFailure, ...]:
+    return tuple(result for result in results if isinstance(result, NodeFailure))
 
 
 def _verdict(
@@ -95,8 +126,14 @@ def _answer_in(kind: AnswerKind, text: str, choices: tuple[str, ...]) -> str | N
     return extract_answer(kind, text, choices=choices)
 
 
+def _is_right(task: TopologyTask, answer: str, judgements: Sequence[AnswerJudgement]) -> bool:
+    if needs_judge(task.answer_kind):
+        return is_judged_right(judgements, answer)
+    return _equals_gold(task.answer_kind, answer, task.gold, task.choices)
+
+
 @lru_cache(maxsize=65_536)
-def _is_right(kind: AnswerKind, answer: str, gold: str, choices: tuple[str, ...]) -> bool:
+def _equals_gold(kind: AnswerKind, answer: str, gold: str, choices: tuple[str, ...]) -> bool:
     return is_correct(kind, answer, gold, choices=choices)
 
 

@@ -12,7 +12,7 @@ from provgym.eval.eval_config import config_hash
 from provgym.eval.problems import problems_of
 from provgym.eval.topology_estimates import Resampling
 from provgym.eval.topology_names import METHODS
-from provgym.generators.benchmark_rows import BenchmarkName
+from provgym.generators.benchmark_rows import BenchmarkName, check_run_code
 from provgym.generators.evidence_task_config import EvidenceTaskConfig
 from provgym.generators.sentence_encoder import MINILM
 from provgym.generators.topology_targets import ScoreRule
@@ -50,6 +50,8 @@ class BenchmarkTasks(_Model):
         graph: Knowledge graph file that all questions retrieve from, in place of the benchmark's own evidence.
         sample: A random sample of so many questions; None takes all.
         sample_seed: Of the sample.
+        run_code: Run what agents write to judge it (``humaneval``), in a sandbox that is no security boundary; off
+            unless asked for.
     """
 
     kind: Literal["benchmark"] = "benchmark"
@@ -58,6 +60,12 @@ class BenchmarkTasks(_Model):
     graph: Path | None = None
     sample: int | None = Field(default=None, ge=1)
     sample_seed: int = Field(default=0, ge=0)
+    run_code: bool = False
+
+    @model_validator(mode="after")
+    def _runs_code_if_told(self) -> Self:
+        check_run_code(self.name, self.run_code)
+        return self
 
 
 class TopologyEvalConfig(_Model):
@@ -144,6 +152,11 @@ class TopologyEvalConfig(_Model):
         if isinstance(self.tasks, BenchmarkTasks) and self.split != "test":
             raise ValueError(f"benchmark tasks stand in split 'test', found {self.split!r}; leave split out")
         return self
+
+    @property
+    def runs_code(self) -> bool:
+        """Whether what agents write may be run."""
+        return isinstance(self.tasks, BenchmarkTasks) and self.tasks.run_code
 
     def rule(self) -> ScoreRule:
         """Return how a run is scored."""

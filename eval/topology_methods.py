@@ -226,6 +226,7 @@ def record_of(
             _check(account, start) for start, run in zip(starts, runs, strict=True) for account in run.accounts
         ),
         error=failure_text(last) if last.ending is Ending.ERROR else None,
+        judgements=tuple(dict.fromkeys(judgement for run in runs for judgement in run.judgements)),
     )
 
 

@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from typing import Any, get_args
 
+from provgym.envs.answer_judge import AnswerJudgement, is_judged_right, needs_judge
 from provgym.envs.topology_tasks import EvidenceKind
 from provgym.envs.workflow_records import AgentMessage
 from provgym.rewards.answers import AnswerKind, extract_answer, is_correct
@@ -77,6 +78,7 @@ class MethodRun:
         samples: Team runs joined to one answer (self-consistency, ReAct); 1 for a single team.
         checks: What Verifiers did, by node.
         error: Why the run ended in ``error``, else None.
+        judgements: Of the answers in it that had to be run (code), else empty: these can't be checked again.
 
     Raises:
         ValueError: If answer, error and ending do not go together, or a count is out of range.
@@ -108,6 +110,7 @@ class MethodRun:
     samples: int = 1
     checks: tuple[VerifierCheck, ...] = ()
     error: str | None = None
+    judgements: tuple[AnswerJudgement, ...] = ()
 
     def __post_init__(self) -> None:
         if (self.answer is not None) != (self.ending is Ending.ANSWERED):
@@ -152,7 +155,13 @@ class MethodRun:
         return self.answer is not None and self.is_right(self.answer)
 
     def is_right(self, answer: str) -> bool:
-        """Whether some answer to this run's question, in its normal form, is right."""
+        """Whether some answer to this run's question, in its normal form, is right.
+
+        Raises:
+            ValueError: If it is an answer in code that was never run.
+        """
+        if needs_judge(self.answer_kind):
+            return is_judged_right(self.judgements, answer)
         return _is_right(self.answer_kind, answer, self.gold, self.choices)
 
     def to_json(self) -> dict[str, Any]:
@@ -184,6 +193,7 @@ class MethodRun:
             "samples": self.samples,
             "checks": [asdict(check) for check in self.checks],
             "error": self.error,
+            **({"judgements": [asdict(judgement) for judgement in self.judgements]} if self.judgements else {}),
         }
 
     @classmethod
@@ -204,6 +214,7 @@ class MethodRun:
                 edges=tuple((int(a), int(b)) for a, b in fields.pop("edges")),
                 messages=tuple(AgentMessage(**message) for message in fields.pop("messages")),
                 checks=tuple(VerifierCheck(**check) for check in fields.pop("checks")),
+                judgements=tuple(AnswerJudgement(**judgement) for judgement in fields.pop("judgements", ())),
                 **fields,
             )
         except (KeyError, TypeError) as error:
@@ -214,10 +225,11 @@ def checked_again(run: MethodRun) -> MethodRun:
     """Return a stored run whose answer is read anew from its last message, as after a change of the reader.
 
     Runs that join several teams (``samples`` other than 1) keep their answer: it was voted for, not written. So do runs
-    that were cut off (``truncated``, ``error``), stopped by a verifier, or stored without messages.
+    that were cut off (``truncated``, ``error``), stopped by a verifier, or stored without messages, and answers in
+    code, of which only what was run then can be judged.
     """
     was_read = run.ending in (Ending.ANSWERED, Ending.INVALID)
-    if run.samples != 1 or not was_read or run.reason is not None or not run.messages:
+    if run.samples != 1 or not was_read or run.reason is not None or not run.messages or needs_judge(run.answer_kind):
         return run
     last = max(run.messages, key=lambda message: message.node)
     answer = extract_answer(run.answer_kind, last.text, choices=run.choices)

@@ -9,7 +9,9 @@ Each reader takes the official files and the usual copies on the hub:
   the question's text, since the right one always comes first in the file;
 * ``strategyqa``: ``question``, ``answer`` (true or false), and, as evidence, ``facts``;
 * ``gsm8k``: ``question``, ``answer`` that ends in ``#### number``;
-* ``aqua``: ``question``, ``options`` such as ``A)21``, ``correct`` as a letter.
+* ``aqua``: ``question``, ``options`` such as ``A)21``, ``correct`` as a letter;
+* ``humaneval``: ``prompt``, ``entry_point``, ``test``; the canonical solution is not read. Its answers are run: see
+  :mod:`provgym.envs.answer_judge`.
 """
 
 from __future__ import annotations
@@ -23,9 +25,13 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from provgym.generators.seeds import Purpose, derive_rng, text_key
+from provgym.rewards.answer_code import CodeGold
 from provgym.rewards.answers import MAX_CHOICES, AnswerKind
 
-BenchmarkName = Literal["mmlu", "mmlu_pro", "gpqa", "strategyqa", "gsm8k", "aqua"]
+BenchmarkName = Literal["mmlu", "mmlu_pro", "gpqa", "strategyqa", "gsm8k", "aqua", "humaneval"]
+
+CODE_BENCHMARKS: tuple[BenchmarkName, ...] = ("humaneval",)
+"""Benchmarks whose answers have to be run to be judged."""
 
 _LETTERS = string.ascii_uppercase[:MAX_CHOICES]
 _LETTERED = re.compile(r"^\s*\(?[A-Z]\s*[).:]\s*")
@@ -40,7 +46,7 @@ class BenchmarkRow:
 
     Attributes:
         question: As asked, without the options.
-        gold: A letter, ``yes`` or ``no``, or a number, as text.
+        gold: A letter, ``yes`` or ``no``, or a number, as text; of code, what it is tested by.
         kind: How answers are read.
         choices: Texts of the options A, B, ...; empty without options.
         row_id: The data set's own id; empty if it has none.
@@ -105,6 +111,13 @@ class _Aqua(_Row):
     answer: Text = Field(validation_alias=AliasChoices("correct", "answer"))
 
 
+class _HumanEval(_Row):
+    prompt: Text
+    entry_point: str = Field(pattern=r"^[^\W\d]\w*$")
+    test: Text
+    task_id: str = ""
+
+
 def read_benchmark_row(name: BenchmarkName, data: Mapping[str, Any]) -> BenchmarkRow:
     """Read one row.
 
@@ -123,6 +136,25 @@ def read_benchmark_row(name: BenchmarkName, data: Mapping[str, Any]) -> Benchmar
     if name not in _READERS:
         raise ValueError(f"benchmark {name!r} is unknown; choose one of {list(_READERS)}")
     return _READERS[name](data)
+
+
+def check_run_code(name: str, is_allowed: bool) -> None:
+    """Refuse a benchmark whose answers have to be run where nobody allowed it, and the permission where nothing is run.
+
+    Args:
+        name: Of the benchmark.
+        is_allowed: The setting ``run_code``.
+
+    Raises:
+        ValueError: If the two do not go together.
+    """
+    if name in CODE_BENCHMARKS and not is_allowed:
+        raise ValueError(
+            f"benchmark {name!r} is judged by running the code that agents write, which is off by default; allow it by "
+            "run_code: true (--run-code), best inside a container without keys and network"
+        )
+    if is_allowed and name not in CODE_BENCHMARKS:
+        raise ValueError(f"run_code goes with {', '.join(CODE_BENCHMARKS)} alone, found {name}; leave it out")
 
 
 def _mmlu(data: Mapping[str, Any]) -> BenchmarkRow:
@@ -169,6 +201,13 @@ def _aqua(data: Mapping[str, Any]) -> BenchmarkRow:
     return BenchmarkRow(row.question, _letter(row.answer, choices), "multiple_choice", choices)
 
 
+def _humaneval(data: Mapping[str, Any]) -> BenchmarkRow:
+    row = _validate(_HumanEval, data)
+    gold = CodeGold(row.prompt, row.entry_point, row.test).to_text()
+    question = f"Complete this Python function.\n\n{row.prompt.strip()}"
+    return BenchmarkRow(question, gold, "code", row_id=row.task_id.removeprefix("HumanEval/"))
+
+
 def _without_mark(letter: str, text: str) -> str:
     mark = _LETTERED.match(text)
     return text[mark.end() :].strip() if mark and letter in mark.group() else text.strip()
@@ -204,4 +243,5 @@ _READERS: Mapping[str, Callable[[Mapping[str, Any]], BenchmarkRow]] = {
     "strategyqa": _strategyqa,
     "gsm8k": _gsm8k,
     "aqua": _aqua,
+    "humaneval": _humaneval,
 }

@@ -1,4 +1,4 @@
-"""Benchmarks as tasks: MMLU, MMLU-Pro, GPQA, StrategyQA, GSM8K and AQuA, from a local file or from the hub.
+"""Benchmarks as tasks: MMLU, MMLU-Pro, GPQA, StrategyQA, GSM8K, AQuA and HumanEval, from a local file or the hub.
 
 A task's graph is empty, unless the benchmark brings evidence (StrategyQA's facts, one unit each) or a graph is handed
 in, which then all tasks share. GPQA's authors ask that its questions be posted nowhere in plain text: it is read where
@@ -48,6 +48,7 @@ HUB_SOURCES: Mapping[BenchmarkName, HubSource] = {
     "strategyqa": HubSource("ChilleD/StrategyQA", None, "test"),
     "gsm8k": HubSource("openai/gsm8k", "main", "test"),
     "aqua": HubSource("deepmind/aqua_rat", "raw", "test"),
+    "humaneval": HubSource("openai/openai_humaneval", None, "test"),
 }
 
 
@@ -64,7 +65,7 @@ def benchmark_from_file(
 
     Args:
         name: Of the benchmark.
-        path: ``.csv``, ``.json`` (a list, or one object a line), ``.jsonl`` or ``.parquet``.
+        path: ``.csv``, ``.json`` (a list, or one object a line), ``.jsonl``, ``.jsonl.gz`` or ``.parquet``.
         split: Which split the tasks are to stand in.
         graph: What can be retrieved for every question, in place of the benchmark's own evidence.
         limit: A random sample of so many questions, in the order of the file; None takes all.
@@ -83,7 +84,7 @@ def benchmark_from_file(
             raise BadFileError(path, f"row {number}: {error}; give a file of {name}") from error
     if not rows:
         raise BadFileError(path, f"holds no question of {name}, expected at least one row")
-    return _tasks(name, path.stem, rows, split, graph, limit, seed)
+    return _tasks(name, path.stem.removesuffix(".jsonl"), rows, split, graph, limit, seed)
 
 
 def benchmark_from_hub(

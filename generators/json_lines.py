@@ -8,8 +8,10 @@ over it once everything is on disk.
 from __future__ import annotations
 
 import difflib
+import gzip
 import json
 import os
+import zlib
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -59,25 +61,37 @@ def read_json_lines(path: Path) -> Iterator[JsonLine | BadLine]:
     """Yield every line of a file that is not blank, as an object or as a bad line, in order.
 
     Args:
-        path: A UTF-8 file with one JSON object a line.
+        path: A UTF-8 file with one JSON object a line; one that ends in ``.gz`` is unpacked while it is read.
 
     Raises:
+        BadFileError: If a ``.gz`` file can't be unpacked.
         FileNotFoundError: If there is no such file; the message names near ones.
         IsADirectoryError: If it is a folder; the message names files in it.
     """
     check_is_file(path)
-    with path.open("rb") as file:
-        number = 0
-        while raw := file.readline(MAX_LINE_BYTES + 1):
-            number += 1
-            if number == 1:
-                raw = raw.removeprefix(_BOM)
-            if len(raw) > MAX_LINE_BYTES:
-                while raw and not raw.endswith(b"\n"):
-                    raw = file.readline(MAX_LINE_BYTES)
-                yield BadLine(number, f"found more than {MAX_LINE_BYTES} bytes, expected one JSON object")
-            elif raw.strip():
-                yield _parse(number, raw)
+    if path.suffix != ".gz":
+        with path.open("rb") as file:
+            yield from _lines(file)
+        return
+    with gzip.open(path, "rb") as packed:
+        try:
+            yield from _lines(packed)
+        except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+            raise BadFileError(path, f"found no whole gzip file ({error}); fetch it again, or unpack it") from error
+
+
+def _lines(file: BinaryIO | gzip.GzipFile) -> Iterator[JsonLine | BadLine]:
+    number = 0
+    while raw := file.readline(MAX_LINE_BYTES + 1):
+        number += 1
+        if number == 1:
+            raw = raw.removeprefix(_BOM)
+        if len(raw) > MAX_LINE_BYTES:
+            while raw and not raw.endswith(b"\n"):
+                raw = file.readline(MAX_LINE_BYTES)
+            yield BadLine(number, f"found more than {MAX_LINE_BYTES} bytes, expected one JSON object")
+        elif raw.strip():
+            yield _parse(number, raw)
 
 
 def check_is_file(path: Path) -> None:

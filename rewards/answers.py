@@ -12,6 +12,9 @@ One rule for every kind, in this order:
 4. Otherwise what stands behind the last mark, or the whole text if there is none, is read loosely: only what can't be
    mistaken counts (see :mod:`~provgym.rewards.answer_readers`).
 
+Code is read by rules of its own (:mod:`~provgym.rewards.answer_code`) after the first; whether it is right is found out
+by running it, which no function here does.
+
 Nothing raises on a text, whatever it holds. Answers come in one normal form each, so that votes can be counted:
 ``SUPPORT``, ``B``, ``yes``, ``18.5``, lower-case text.
 
@@ -31,12 +34,14 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any, Literal, get_args
 
+from provgym.rewards.answer_code import extract_code
 from provgym.rewards.answer_readers import READERS, Reader
 from provgym.rewards.json_in_text import find_json
 from provgym.rewards.reasoning import said_after_reasoning
 
-AnswerKind = Literal["verdict", "multiple_choice", "yes_no", "number", "exact"]
-"""How answers are read: a verdict on a claim, a letter, yes or no, a number, or text compared after normalisation."""
+AnswerKind = Literal["verdict", "multiple_choice", "yes_no", "number", "exact", "code"]
+"""How answers are read: a verdict on a claim, a letter, yes or no, a number, text compared after normalisation, or code
+that is run against tests."""
 
 MAX_READ_CHARACTERS = 65_536
 MAX_TRIED_MARKS = 64
@@ -67,8 +72,10 @@ def extract_answer(kind: AnswerKind, text: str, *, choices: Sequence[str] = ()) 
     Raises:
         ValueError: If the kind is unknown or there are too many choices; never because of the text.
     """
-    reader = _reader(kind, choices)
     said = said_after_reasoning(text)
+    if kind == "code":
+        return None if said is None else extract_code(_stated_code(said[-MAX_READ_CHARACTERS:]))
+    reader = _reader(kind, choices)
     if said is None:
         return None
     visible = said[-MAX_READ_CHARACTERS:]
@@ -95,8 +102,10 @@ def is_correct(kind: AnswerKind, text: str, gold: str, *, choices: Sequence[str]
         choices: As for :func:`extract_answer`.
 
     Raises:
-        ValueError: If the kind is unknown, or the gold answer is none of that kind.
+        ValueError: If the kind is unknown or ``code``, or the gold answer is none of that kind.
     """
+    if kind == "code":
+        raise ValueError("kind 'code': whether code is right is found out by running it; see provgym.envs.answer_judge")
     wanted = _reader(kind, choices).marked(gold, choices)
     if wanted is None:
         raise ValueError(
@@ -117,6 +126,12 @@ def _stated_values(text: str, keys: Sequence[str]) -> Iterator[Any]:
     """Yield what the JSON objects of a text give under the first of the keys that they have."""
     for found in find_json(text):
         yield from [found.value[key] for key in keys if key in found.value][:1]
+
+
+def _stated_code(text: str) -> str:
+    """Return the code in a reply that is one JSON object with a key for it, else the reply."""
+    stated = list(_stated_values(text, ("code", *_KEYS))) if text.lstrip()[:1] == "{" else []
+    return stated[0] if len(stated) == 1 and isinstance(stated[0], str) else text
 
 
 def _read_value(reader: Reader, value: Any, choices: Sequence[str]) -> str | None:

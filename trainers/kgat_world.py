@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from provgym.envs.code_judge import CodeJudge
 from provgym.envs.evidence_units import EvidenceContext
 from provgym.envs.roles import DEFAULT_ROLES, RoleLibrary
 from provgym.envs.simulated_agents import SimulatedAgent
@@ -73,7 +74,13 @@ class KgatWorld:
             OSError: If it can't be written.
         """
         cache = open_cache(config.agents, config.run_dir)
-        return WorkflowRuntime(self.agent, roles=self.roles, cache=cache, max_concurrency=config.agents.max_concurrency)
+        return WorkflowRuntime(
+            self.agent,
+            roles=self.roles,
+            cache=cache,
+            max_concurrency=config.agents.max_concurrency,
+            judge=code_judge() if runs_code(config.tasks) else None,
+        )
 
 
 def build_world(config: KgatConfig, *, encoder: NamedEncoder | None = None, agent: Agent | None = None) -> KgatWorld:
@@ -134,6 +141,7 @@ def eval_config_of(config: KgatConfig) -> TopologyEvalConfig:
             "graph": benchmark.graph,
             "sample": benchmark.limit,
             "sample_seed": config.tasks.evidence.seed,
+            "run_code": benchmark.run_code,
         }
     return topology_eval_config(config.model_dump(mode="json"), given)
 
@@ -175,6 +183,16 @@ def load_agent(config: AgentsConfig) -> Agent:
     return load_hf_agent(
         config.model, temperature=config.temperature, max_new_tokens=config.max_new_tokens, seed=config.seed
     )
+
+
+def code_judge() -> CodeJudge:
+    """Return what runs answers in code; only for those who allowed it."""
+    return CodeJudge()
+
+
+def runs_code(config: TasksConfig) -> bool:
+    """Whether a run was allowed to run what its agents write."""
+    return config.benchmark is not None and config.benchmark.run_code
 
 
 def open_cache(config: AgentsConfig, run_dir: Path) -> ReplyStore | None:

@@ -10,7 +10,7 @@ from typing import Any, Literal, Self
 from pydantic import Field, model_validator
 
 from provgym.envs.simulated_errors import DEFAULT_ERROR_MODEL, ErrorModel, Skill
-from provgym.generators.benchmark_rows import BenchmarkName
+from provgym.generators.benchmark_rows import BenchmarkName, check_run_code
 from provgym.generators.endpoint_config import EndpointConfig
 from provgym.generators.evidence_task_config import EvidenceTaskConfig
 from provgym.trainers.strict_config import Strict
@@ -26,6 +26,8 @@ class BenchmarkConfig(Strict):
         test: File of those that are held out.
         limit: Most questions of each split, drawn at random; None takes all.
         graph: Knowledge graph file that all questions retrieve from; None: the benchmark's own evidence, if it has any.
+        run_code: Run what agents write to judge it (``humaneval``), in a sandbox that is no security boundary; off
+            unless asked for.
     """
 
     name: BenchmarkName
@@ -34,6 +36,12 @@ class BenchmarkConfig(Strict):
     test: Path
     limit: int | None = Field(default=None, ge=1)
     graph: Path | None = None
+    run_code: bool = False
+
+    @model_validator(mode="after")
+    def _runs_code_if_told(self) -> Self:
+        check_run_code(self.name, self.run_code)
+        return self
 
 
 class TasksConfig(Strict):

@@ -27,7 +27,8 @@ _EPILOG = (
     "provgym eval topology --encoder hashed --limit 20 --methods single_agent,react,debate | "
     "provgym eval topology --run runs/kgat-simulated --depths 1,2,3,4,5,6,7,8,9,10 --error-factors 0,0.5,1,1.5 | "
     "provgym eval topology --run runs/kgat-simulated --max-nodes 8 --methods kgat,single_agent,debate | "
-    "provgym eval topology --benchmark gsm8k --file gsm8k.jsonl --sample 50 --agents agents.yaml"
+    "provgym eval topology --benchmark gsm8k --file gsm8k.jsonl --sample 50 --agents agents.yaml | "
+    "provgym eval topology --benchmark humaneval --file HumanEval.jsonl.gz --run-code --agents agents.yaml"
 )
 _FILES = "report.md, plots/, summary.json, runs/METHOD.jsonl"
 
@@ -53,13 +54,21 @@ def topology(
         str | None, typer.Option(help="Names by commas; all that there are parts for unless given.")
     ] = None,
     benchmark: Annotated[
-        str | None, typer.Option(help="mmlu, mmlu_pro, gpqa, strategyqa, gsm8k or aqua; evidence tasks unless given.")
+        str | None,
+        typer.Option(help="mmlu, mmlu_pro, gpqa, strategyqa, gsm8k, aqua or humaneval; evidence tasks unless given."),
     ] = None,
     file: Annotated[Path | None, typer.Option(help="The benchmark's file; the hub is asked without.")] = None,
     graph: Annotated[
         Path | None, typer.Option(help="Knowledge graph that a benchmark's questions retrieve from.")
     ] = None,
     sample: Annotated[int | None, typer.Option(help="A random sample of so many questions of a benchmark.")] = None,
+    run_code: Annotated[
+        bool,
+        typer.Option(
+            "--run-code",
+            help="Run what agents write (humaneval), in a sandbox that is no security boundary: use a container.",
+        ),
+    ] = False,
     split: Annotated[str | None, typer.Option(help="train, dev or test; test unless given.")] = None,
     limit: Annotated[int | None, typer.Option(help="Only the first so many base claims.")] = None,
     replicates: Annotated[int | None, typer.Option(help="Repetitions of each question; 4 unless given.")] = None,
@@ -99,7 +108,7 @@ def topology(
         "query_generator": query_generator,
         "closed_generator": closed_generator,
         "methods": None if methods is None else names_of(methods, "--methods"),
-        "tasks": _benchmark(benchmark, file, graph, sample),
+        "tasks": _benchmark(benchmark, file, graph, sample, run_code),
         "split": split,
         "limit": limit,
         "replicates": replicates,
@@ -129,6 +138,7 @@ def _evaluate(
     config: TopologyEvalConfig, agents: AgentsConfig, run_dir: Path | None, factors: Sequence[float], folder: Path
 ) -> None:
     from provgym.eval.topology import evaluate_methods
+    from provgym.eval.topology_code import code_outcome_lines
     from provgym.eval.topology_data import TopologyData, ladder_parts, load_encoder, load_tasks
     from provgym.eval.topology_ladder import build_methods, default_methods
     from provgym.eval.topology_report import report_on_methods
@@ -137,7 +147,7 @@ def _evaluate(
     parts = ladder_parts(config, data)
     names = config.methods or default_methods(parts)
     methods = build_methods(names, parts)  # all are checked before the first one plays
-    runtime, fingerprint = _runtime(agents, run_dir or folder)
+    runtime, fingerprint = _runtime(agents, run_dir or folder, runs_code=config.runs_code)
     bars = progress_bars("question", is_shown=True)
     result = evaluate_methods(
         methods,
@@ -152,6 +162,8 @@ def _evaluate(
         on_progress=bars,
     )
     show_report(report_on_methods(result))
+    for line in code_outcome_lines(result.runs):
+        typer.echo(line)
     for sweep in _sweeps(config, agents, data, parts, factors, folder, run_dir):
         _show_sweep(sweep)
     typer.echo(f"files: {folder}/ ({_FILES})")
@@ -178,7 +190,7 @@ def _sweeps(
 
     def setting(value: float, depth: int, players: AgentsConfig) -> Callable[[], SweepSetting]:
         def build() -> SweepSetting:
-            runtime, fingerprint = _runtime(players, run_dir or folder)
+            runtime, fingerprint = _runtime(players, run_dir or folder, runs_code=config.runs_code)
             return SweepSetting(value, methods, data.questions(depth), runtime, fingerprint)
 
         return build
@@ -205,17 +217,22 @@ def _sweeps(
     ]
 
 
-def _runtime(agents: AgentsConfig, folder: Path) -> tuple[WorkflowRuntime, str]:
+def _runtime(agents: AgentsConfig, folder: Path, *, runs_code: bool) -> tuple[WorkflowRuntime, str]:
     """Return who runs teams and what decides its runs; replies are kept in the folder, shared by all methods."""
     from provgym.envs.roles import DEFAULT_ROLES
     from provgym.envs.workflow import WorkflowRuntime
-    from provgym.trainers.kgat_world import load_agent, open_cache
+    from provgym.trainers.kgat_world import code_judge, load_agent, open_cache
 
     agent = load_agent(agents)
+    judge = code_judge() if runs_code else None
     runtime = WorkflowRuntime(
-        agent, roles=DEFAULT_ROLES, cache=open_cache(agents, folder), max_concurrency=agents.max_concurrency
+        agent,
+        roles=DEFAULT_ROLES,
+        cache=open_cache(agents, folder),
+        max_concurrency=agents.max_concurrency,
+        judge=judge,
     )
-    return runtime, agent.fingerprint
+    return runtime, agent.fingerprint if judge is None else f"{agent.fingerprint} {judge.fingerprint}"
 
 
 def _config_of(run: Path | None) -> KgatConfig | None:
@@ -251,15 +268,19 @@ def _agents_config(file: Path | None, run: KgatConfig | None) -> AgentsConfig:
     return AgentsConfig() if run is None else run.agents
 
 
-def _benchmark(name: str | None, file: Path | None, graph: Path | None, sample: int | None) -> dict[str, Any] | None:
+def _benchmark(
+    name: str | None, file: Path | None, graph: Path | None, sample: int | None, run_code: bool
+) -> dict[str, Any] | None:
     """Return where questions come from; None if nothing was said."""
-    said = {"--file": file, "--graph": graph, "--sample": sample}
+    said = {"--file": file, "--graph": graph, "--sample": sample, "--run-code": run_code or None}
     named = [option for option, value in said.items() if value is not None]
     if name is None:
         if named:
             raise ValueError(f"{' and '.join(named)} go with --benchmark, which is not given; add it")
         return None
-    return {"kind": "benchmark", "name": name} | what_was_given({"path": file, "graph": graph, "sample": sample})
+    return {"kind": "benchmark", "name": name} | what_was_given(
+        {"path": file, "graph": graph, "sample": sample, "run_code": run_code or None}
+    )
 
 
 def _default_folder(config: TopologyEvalConfig, max_nodes: int | None) -> Path:

@@ -128,6 +128,11 @@ def _task(
     """Return the question as a task; without a gold answer any will do, since nobody looks at it."""
     from provgym.envs.topology_tasks import TopologyTask
 
+    if kind == "code":
+        raise ValueError(
+            "--kind code: to judge code is to run it, which this command does not do; use provgym eval topology "
+            "--benchmark humaneval --run-code, or --kind exact"
+        )
     wanted = _ANY_GOLD[kind] if gold is None else gold
     return TopologyTask("question", "question", "test", question, wanted, kind, choices, graph, None)
 

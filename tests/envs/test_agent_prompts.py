@@ -67,8 +67,18 @@ def test_an_answer_in_the_form_that_is_asked_for_can_be_read(kind: AnswerKind) -
     prompt = agent_prompt(replace(CALL, answer_kind=kind, choices=choices)).user
     assert ANSWER_FORMS[kind] in prompt
     assert ("A. slow\nB. fast" in prompt) == bool(choices)
-    written = {"verdict": "MIXED", "multiple_choice": "B", "yes_no": "no", "number": "42", "exact": "paris"}[kind]
-    assert extract_answer(kind, f"So it is.\nAnswer: {written}", choices=choices) == written
+    written = {"verdict": "MIXED", "multiple_choice": "B", "yes_no": "no", "number": "42", "exact": "paris"}.get(kind)
+    if kind == "code":
+        assert extract_answer(kind, "So it is.\n```python\ndef f(x):\n    return x\n```") == "def f(x):\n    return x"
+    else:
+        assert extract_answer(kind, f"So it is.\nAnswer: {written}", choices=choices) == written
+
+
+def test_a_verifier_is_shown_code_as_it_stands() -> None:
+    """Code has no sentences: claims would lose its lines and indentation."""
+    code = "def f(x):\n    return 1. if x else 2."
+    told = replace(CALL, role=DEFAULT_ROLES[V], answer_kind="code", messages=(AgentMessage(R, 0, code),))
+    assert f"{R}:\n> def f(x):\n>     return 1. if x else 2." in agent_prompt(told).user
 
 
 @given(st.text(max_size=60))
