@@ -16,14 +16,18 @@ class KgatOptimConfig(Strict):
         steps_per_round: Optimiser steps after each mining round.
         tasks_per_step: Tasks in a step; each brings all its kept candidates.
         learning_rate: Peak.
-        warmup_steps: Of the whole run.
-        schedule: After the warm-up: constant, or linear down to a tenth at the run's last step.
+        restarts: Whether every round begins with new weights and a schedule of its own, on all targets so far (ours). A
+            generator that goes on instead learned the first round's few and noisy targets at the highest learning rate,
+            and the last round's at the lowest.
+        warmup_steps: Of a round with ``restarts``, else of the whole run.
+        schedule: After the warm-up: constant, or linear down to a tenth at the last step of the round, or of the run.
         weight_decay: Of AdamW.
         max_grad_norm: Gradients are clipped to this norm; a step without a finite norm is skipped and counted.
         threads: Of torch in optimisation; results are the same on every machine load only if it is fixed.
     """
 
     steps_per_round: int = Field(default=150, ge=1)
+    restarts: bool = True
     tasks_per_step: int = Field(default=32, ge=1)
     learning_rate: float = Field(default=4e-3, gt=0.0)
     warmup_steps: int = Field(default=20, ge=0)

@@ -79,6 +79,19 @@ def learning_rate_of(step: int, total_steps: int, config: KgatOptimConfig) -> fl
     return config.learning_rate * (1.0 - 0.9 * (step - config.warmup_steps) / left)
 
 
+def learning_rate_in_round(step: int, rounds: int, config: KgatOptimConfig) -> float:
+    """Return the learning rate of a step of the run, counted from 0, whether or not rounds restart.
+
+    Example:
+        >>> config = KgatOptimConfig(steps_per_round=10, learning_rate=1.0, warmup_steps=2)
+        >>> [round(learning_rate_in_round(step, 3, config), 2) for step in (0, 2, 9, 10)]
+        [0.5, 1.0, 0.1, 0.5]
+    """
+    if config.restarts:
+        return learning_rate_of(step % config.steps_per_round, config.steps_per_round, config)
+    return learning_rate_of(step, rounds * config.steps_per_round, config)
+
+
 def tasks_of_step(step: int, usable: Sequence[int], per_step: int, run_seed: int) -> list[int]:
     """Return the tasks of a step counted from 0: epochs of shuffled tasks, cut into steps.
 

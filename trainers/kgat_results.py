@@ -25,7 +25,7 @@ from provgym.trainers.checkpoints import choose_checkpoint
 from provgym.trainers.kgat_checkpoints import load_checkpoint
 from provgym.trainers.kgat_config import KgatConfig, PlantedConfig
 from provgym.trainers.kgat_dev import SELECTION, DevFigures, dev_figures, read_dev_figures
-from provgym.trainers.kgat_optimisation import learning_rate_of, new_optimizer, optimise_step, tasks_of_step
+from provgym.trainers.kgat_optimisation import learning_rate_in_round, new_optimizer, optimise_step, tasks_of_step
 from provgym.trainers.kgat_planted import (
     PlantedWorld,
     explore_world,
@@ -89,6 +89,7 @@ def train_query_control(
         return folder
     model, optim = KgatModel(config.generator, seed=config.seed), config.optim
     optimizer = new_optimizer(model, optim)
+    start = {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
     train, dev = world.splits["train"], world.splits["dev"]
     contexts = train.contexts.without_evidence()
     scores: dict[int, float] = {}
@@ -99,9 +100,12 @@ def train_query_control(
             history.append(RoundFolder(config.run_dir, number).read_targets(train.seen.task_ids) or [])
             targets = pooled_targets(history, config)
             usable = [task for task, target in enumerate(targets) if target.kept]
+            if optim.restarts:
+                model.load_state_dict(start)
+                optimizer = new_optimizer(model, optim)
             for step in range(number * optim.steps_per_round, (number + 1) * optim.steps_per_round):
                 chosen = tasks_of_step(step, usable, optim.tasks_per_step, config.seed)
-                rate = learning_rate_of(step, config.total_steps, optim)
+                rate = learning_rate_in_round(step, config.curriculum.rounds, optim)
                 optimise_step(model, optimizer, contexts.select(chosen), [targets[t] for t in chosen], optim, rate)
                 bar.update(1)
             end = (number + 1) * optim.steps_per_round

@@ -29,7 +29,7 @@ from provgym.trainers.checkpoints import Checkpoint, Origin
 from provgym.trainers.kgat_checkpoints import drop_passed, load_checkpoint, save_checkpoint
 from provgym.trainers.kgat_config import KgatConfig
 from provgym.trainers.kgat_dev import DevFigures, dev_figures
-from provgym.trainers.kgat_optimisation import learning_rate_of, new_optimizer, optimise_step, tasks_of_step
+from provgym.trainers.kgat_optimisation import learning_rate_in_round, new_optimizer, optimise_step, tasks_of_step
 from provgym.trainers.kgat_pictures import draw_teams
 from provgym.trainers.kgat_rounds import MiningSetup, mine_round
 from provgym.trainers.kgat_state import RoundFolder
@@ -177,11 +177,14 @@ class KgatTrainer:
                 "no task has a target, so that there is nothing to learn from; see the round's mining.json"
             )
         contexts = seen_by_generator(self._world.splits["train"].contexts, self._config)
+        if optim.restarts and step % optim.steps_per_round == 0:
+            self.model.load_state_dict(KgatModel(self._config.generator, seed=self._config.seed).state_dict())
+            self._optimizer = new_optimizer(self.model, optim)
         before, farthest = weights_fingerprint(self.model), 0.0
         with tqdm(total=end, initial=step, desc="kgat", unit="step", disable=not self._shows, mininterval=2) as bar:
             for now in range(step, end):
                 chosen = tasks_of_step(now, usable, optim.tasks_per_step, self._config.seed)
-                rate = learning_rate_of(now, self._config.total_steps, optim)
+                rate = learning_rate_in_round(now, self._config.curriculum.rounds, optim)
                 picked = [targets[task] for task in chosen]
                 found = optimise_step(self.model, self._optimizer, contexts.select(chosen), picked, optim, rate)
                 farthest = max(farthest, found.kl)

@@ -74,22 +74,25 @@ class PartedTrials(TopologyTrials):
         super().__init__(*args, **kwargs)
         self.parts = dict.fromkeys(_PARTS, TrialAccount())
         self._chosen_by = replicates
+        self._turn = asyncio.Lock()  # one candidate at a time: what an account grows by meanwhile is that one's
 
     async def outcome(self, topology: Topology, replicates: Sequence[int]) -> TopologyOutcome:
         """Book under sampling, or under rescoring where the replicates are fresh."""
         part = "rescoring" if min(replicates) >= self._chosen_by else "sampling"
-        before = self.account
-        found = await super().outcome(topology, replicates)
-        self.parts[part] += _difference(self.account, before)
+        async with self._turn:
+            before = self.account
+            found = await super().outcome(topology, replicates)
+            self.parts[part] += _difference(self.account, before)
         return found
 
     async def outcome_if(
         self, topology: Topology, replicates: Sequence[int], *, at_least: float, estimator: SuccessEstimator
     ) -> TopologyOutcome | None:
         """Book under pruning."""
-        before = self.account
-        found = await super().outcome_if(topology, replicates, at_least=at_least, estimator=estimator)
-        self.parts["pruning"] += _difference(self.account, before)
+        async with self._turn:
+            before = self.account
+            found = await super().outcome_if(topology, replicates, at_least=at_least, estimator=estimator)
+            self.parts["pruning"] += _difference(self.account, before)
         return found
 
 
