@@ -8,14 +8,22 @@ import os
 import platform
 import threading
 import warnings
+import weakref
 from dataclasses import asdict
 
 from provgym.envs.answer_judge import AnswerJudgement, JudgeFailure
 from provgym.envs.code_sandbox import CodeLimits, CodeResult, SandboxFailure, check_code
 from provgym.rewards.answer_code import CodeGold
 
-JUDGE_FORMAT = 1
+JUDGE_FORMAT = 2
 """Raised when how code is judged changes: it is part of what stored runs depend on."""
+
+
+class _Turn:
+    """Held by the thread that runs an answer."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
 
 
 class CodeJudge:
@@ -36,6 +44,8 @@ class CodeJudge:
         self._limits = limits or CodeLimits()
         self._slots = threading.BoundedSemaphore(count)  # of threads: a judge may serve several event loops
         self._known: dict[tuple[str, str], AnswerJudgement] = {}
+        self._turns: weakref.WeakValueDictionary[tuple[str, str], _Turn] = weakref.WeakValueDictionary()
+        self._guard = threading.Lock()
         self._has_warned = False
 
     @property
@@ -58,9 +68,13 @@ class CodeJudge:
             raise
 
     def _judged(self, gold: str, answer: str, cancelled: threading.Event) -> AnswerJudgement:
-        known = self._known.get((gold, answer))
-        if known is not None:
-            return known
+        with self._guard:
+            turn = self._turns.setdefault((gold, answer), _Turn())
+        with turn.lock:  # who asks the same meanwhile waits and is told the same, also where time is nearly up
+            known = self._known.get((gold, answer))
+            return self._run(gold, answer, cancelled) if known is None else known
+
+    def _run(self, gold: str, answer: str, cancelled: threading.Event) -> AnswerJudgement:
         with self._slots:
             if cancelled.is_set():
                 raise JudgeFailure("the check was cancelled")

@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import IO, Any, Literal, get_args
 
 from provgym.envs import code_sandbox_child, code_sandbox_parts
+from provgym.envs.code_folders import ForeignFolder
 from provgym.rewards.answer_code import CodeGold, assemble_program
 
 CodeOutcome = Literal["passed", "failed", "timeout", "crashed"]
@@ -172,8 +173,8 @@ class _Guard:
     """A process that guards one inmate; leaving the block ends both, and all that the inmate started."""
 
     def __init__(self, part: str, limits: CodeLimits, wire: int, result: int | None, job: Mapping[str, Any]) -> None:
-        self._folder = tempfile.TemporaryDirectory(prefix="provgym-code-", ignore_cleanup_errors=True)
-        self._library = tempfile.TemporaryDirectory(prefix="provgym-library-", ignore_cleanup_errors=True)
+        self._folder = ForeignFolder("provgym-code-")
+        self._library = ForeignFolder("provgym-library-")
         self._complaint: IO[bytes] = tempfile.TemporaryFile()
         stop, self._stop = os.pipe()
         said = {

@@ -17,6 +17,7 @@ import resource
 import select
 import signal
 import sys
+from contextlib import suppress
 from importlib.machinery import SourceFileLoader
 from types import ModuleType
 from typing import Any
@@ -26,9 +27,14 @@ CPU_USED_UP = 77
 
 _NEW_USER, _NEW_REST = 0x10000000, 0x20000000 | 0x40000000 | 0x08000000  # CLONE_NEWUSER; NEWPID, NEWNET, NEWIPC
 _NEW_MOUNTS = 0x00020000
-_MS_BIND, _MS_REC, _MS_PRIVATE = 4096, 16384, 1 << 18
+_MS_NOSUID, _MS_NODEV, _MS_BIND, _MS_REC, _MS_PRIVATE = 2, 4, 4096, 16384, 1 << 18
+_MNT_DETACH = 2
 _MOUNT_SETATTR, _AT_FDCWD, _AT_RECURSIVE, _ATTR_RDONLY = 442, -100, 0x8000, 1
 _SET_SUBREAPER, _SET_DEATH_SIGNAL, _SET_DUMPABLE, _NO_NEW_PRIVILEGES = 36, 1, 4, 38  # options of prctl(2)
+_KEYCTL, _JOIN_SESSION_KEYRING = {"x86_64": 250, "aarch64": 219}.get(os.uname().machine), 1
+_FOLDER = b"mode=700,size=64m,nr_inodes=4096"  # of the inmate's own: what it writes is memory, and gone with it
+_SHARED_MEMORY = ("shmall", "msgmni")  # of its own namespace: pages and queues that outlive a process, under no limit
+_CAPABILITIES_3 = 0x20080522
 _POLL_S = 0.02
 _FIRST_UID, _NOBODY = 1_000_000_000, 65_534
 
@@ -109,12 +115,21 @@ def _unshare(libc: ctypes.CDLL) -> bool:
     """Ask for namespaces without processes and network of others, for children; return whether they were granted."""
     if os.geteuid() == 0 and libc.unshare(_NEW_REST) == 0:
         return True
-    return bool(libc.unshare(_NEW_USER | _NEW_REST) == 0)
+    uid, gid = os.geteuid(), os.getegid()
+    if libc.unshare(_NEW_USER | _NEW_REST) != 0:
+        return False
+    if uid != 0:  # a user without a name there can make no file in a folder of its own
+        for name, text in (("setgroups", "deny"), ("uid_map", f"{uid} {uid} 1"), ("gid_map", f"{gid} {gid} 1")):
+            with suppress(OSError), open(f"/proc/self/{name}", "w", encoding="ascii") as file:
+                file.write(text)
+    return True
 
 
 def _confine(libc: ctypes.CDLL, job: dict[str, Any], uid: int) -> None:
     """Give up what can be given up; from here on the process may be told to run anything."""
     os.setsid()
+    if _KEYCTL is not None:
+        libc.syscall(_KEYCTL, _JOIN_SESSION_KEYRING, None)  # the parent's keys stay the parent's
     if job["is_apart"]:
         _hide_the_rest(libc, job["folder"], job["library"])
     else:
@@ -122,6 +137,8 @@ def _confine(libc: ctypes.CDLL, job: dict[str, Any], uid: int) -> None:
     os.chdir(job["folder"])
     if os.geteuid() == 0 and not _become(uid, job["folder"]):
         libc.unshare(_NEW_USER)  # root in name only: every capability is gone
+    elif os.geteuid() != 0:  # in a namespace of its own it could make all places writable again
+        libc.capset((ctypes.c_uint32 * 2)(_CAPABILITIES_3, 0), (ctypes.c_uint32 * 6)())
     _limit(job["limits"], job["is_apart"])
     libc.prctl(_SET_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)  # of its guard
     libc.prctl(_SET_DUMPABLE, 0, 0, 0, 0)  # nobody of the same user reads its memory or its open files
@@ -136,8 +153,12 @@ def _hide_the_rest(libc: ctypes.CDLL, folder: str, library: str) -> None:
     if libc.unshare(_NEW_MOUNTS) != 0 or libc.mount(b"none", b"/", None, _MS_REC | _MS_PRIVATE, None) != 0:
         return
     libc.mount(b"proc", b"/proc", b"proc", 0, None)
+    for name in _SHARED_MEMORY:
+        with suppress(OSError), open(f"/proc/sys/kernel/{name}", "w", encoding="ascii") as file:
+            file.write("0")
     own = os.fsencode(folder)
-    libc.mount(own, own, None, _MS_BIND, None)
+    if not _mount_own(libc, own):
+        libc.mount(own, own, None, _MS_BIND, None)
     standard = os.path.dirname(os.__file__)  # shown where any user may read it, such as not below /root
     if libc.mount(os.fsencode(standard), os.fsencode(library), None, _MS_BIND, None) == 0:
         _import_from(standard, library)
@@ -146,6 +167,19 @@ def _hide_the_rest(libc: ctypes.CDLL, folder: str, library: str) -> None:
         (own, 0, _MountAttributes(0, _ATTR_RDONLY, 0, 0)),
     ):
         libc.syscall(_MOUNT_SETATTR, _AT_FDCWD, place, depth, ctypes.byref(attributes), ctypes.sizeof(attributes))
+
+
+def _mount_own(libc: ctypes.CDLL, folder: bytes) -> bool:
+    """Put a folder of bounded size in place of the one on the disk; return whether files can be made in it."""
+    if libc.mount(b"tmpfs", folder, b"tmpfs", _MS_NOSUID | _MS_NODEV, _FOLDER) != 0:
+        return False
+    try:
+        os.mkdir(probe := os.path.join(folder, b"probe"))
+        os.rmdir(probe)
+    except OSError:  # a user that has no name in its namespace
+        libc.umount2(folder, _MNT_DETACH)
+        return False
+    return True
 
 
 def _import_from(standard: str, library: str) -> None:
@@ -192,6 +226,7 @@ def _limit(limits: dict[str, int], is_apart: bool) -> None:
         (resource.RLIMIT_NPROC, others + limits["processes"]),
         (resource.RLIMIT_NOFILE, limits["open_files"]),
         (resource.RLIMIT_CORE, 0),
+        (resource.RLIMIT_MSGQUEUE, 0),
     ):
         hard = resource.getrlimit(kind)[1]
         most = value if hard == resource.RLIM_INFINITY else min(value, hard)

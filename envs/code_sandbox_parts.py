@@ -15,7 +15,7 @@ import builtins
 import json
 import os
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 MAX_MESSAGE_BYTES = 16 * 2**20
@@ -206,7 +206,7 @@ class Candidate:
 
         Raises:
             Exception: Of the same built-in type as the solution's.
-            SolutionError: For any other, and for answers that are no plain data.
+            SolutionError: For any other, for those that end loops, and for answers that are no plain data.
             WireClosed: If the other process ended.
         """
         self.calls += 1
@@ -228,9 +228,12 @@ class Candidate:
         raise SolutionError("the solution's process answered with something else than a value")
 
 
+_ENDS_LOOPS = (StopIteration, StopAsyncIteration)  # in a test's map() these would end the loop, and no test would fail
+
+
 def _exception(name: str, said: str) -> Exception:
     kind = getattr(builtins, name, None)
-    if isinstance(kind, type) and issubclass(kind, Exception):
+    if isinstance(kind, type) and issubclass(kind, Exception) and not issubclass(kind, _ENDS_LOOPS):
         try:
             return kind(said)
         except TypeError:  # such as UnicodeDecodeError, which takes five arguments
@@ -258,14 +261,21 @@ def _tested(candidate: Candidate, job: Mapping[str, Any]) -> tuple[str, str]:
         exec(compile(job["tests"], "tests.py", "exec"), namespace)
         tests = namespace["check"]
     except Exception as error:
-        return "unusable", f"{type(error).__name__}: {error}"
-    detail = ""
-    try:
-        tests(candidate)
-    except Exception as error:
         detail = f"{type(error).__name__}: {error}"
+        if not candidate.calls:
+            return "unusable", detail
+    else:
+        detail = _problem_of(tests, candidate)
     if candidate.is_gone:
         return "crashed", "the solution's process ended"
     if detail:
         return "failed", detail
     return ("passed", "") if candidate.calls else ("unusable", "the tests never call the function")
+
+
+def _problem_of(tests: Callable[[Candidate], object], candidate: Candidate) -> str:
+    try:
+        tests(candidate)
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return ""

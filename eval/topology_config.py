@@ -149,6 +149,8 @@ class TopologyEvalConfig(_Model):
     def _goes_together(self) -> Self:
         if self.query_generator is not None and self.generator is None:
             raise ValueError("query_generator is a control of generator, which is not given; give both")
+        if self.closed_generator is not None and self.generator is None:
+            raise ValueError("closed_generator is a control of generator, which is not given; give both")
         if isinstance(self.tasks, BenchmarkTasks) and self.split != "test":
             raise ValueError(f"benchmark tasks stand in split 'test', found {self.split!r}; leave split out")
         return self

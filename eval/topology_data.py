@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from provgym.envs.evidence_units import EvidenceContext, KnowledgeGraph
 from provgym.envs.roles import DEFAULT_ROLES
-from provgym.envs.topology import Topology
+from provgym.envs.topology import MAX_NODES, Topology
 from provgym.envs.topology_rules import TopologyRules
 from provgym.envs.topology_tasks import TopologyTask
 from provgym.eval.run_files import read_json_file
@@ -140,12 +140,14 @@ def ladder_parts(
 
     Raises:
         FileNotFoundError: If a generator's folder holds none.
-        ValueError: If a generator and the config do not go together.
+        ValueError: If a generator and the config do not go together, or the closed one is none.
     """
     read = _load_designer(config, data) if load is None else load
     designer = None if config.generator is None else read(config.generator)
     second = None if config.query_generator is None else read(config.query_generator)
     third = None if config.closed_generator is None else read(config.closed_generator)
+    if load is None and config.closed_generator is not None:
+        _check_closed_book(config.closed_generator)
     rules = _rules(config, designer)
     return LadderParts(
         rules=rules,
@@ -180,10 +182,31 @@ def is_fixed_team_of(path: Path, training_hash: str) -> bool:
 def _read_fixed(path: Path) -> tuple[Topology, str]:
     return read_json_file(
         path,
-        lambda data: (Topology.from_dict(data["topology"]), str(data["training_hash"])),
+        lambda data: (_team_of(data["topology"]), str(data["training_hash"])),
         expected="the team that a run chose on dev",
         way_out="remove it: the run chooses again",
     )
+
+
+def _team_of(data: Any) -> Topology:
+    team = Topology.from_dict(data)
+    TopologyRules(DEFAULT_ROLES.names, max_nodes=MAX_NODES, max_in_degree=None).check(team)
+    return team
+
+
+def _check_closed_book(folder: Path) -> None:
+    """Refuse a generator whose teams were mined with evidence; older folders do not tell.
+
+    Raises:
+        ValueError: If it says so.
+    """
+    from provgym.generators.kgat_folder import load_generator
+
+    if load_generator(folder).about.get("agents_see_evidence") is True:
+        raise ValueError(
+            f"closed_generator {folder}: found a generator whose teams were mined by agents that see evidence, "
+            "expected one of a run with agents_see_evidence: false; name that one, or leave it out"
+        )
 
 
 def _load_designer(config: TopologyEvalConfig, data: TopologyData) -> Callable[[Path], Designer]:

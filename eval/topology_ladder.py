@@ -100,7 +100,7 @@ def default_methods(parts: LadderParts) -> list[str]:
         lacking |= set(SECOND_GENERATOR)
     if parts.third is None:
         lacking |= set(THIRD_GENERATOR)
-    if parts.fixed is None:
+    if parts.fixed is None or not parts.rules.is_valid(parts.fixed):
         lacking.add(BEST_FIXED)
     if parts.show_random is None:
         lacking.add(RANDOM_RETRIEVAL)
@@ -124,6 +124,11 @@ def _method(name: str, parts: LadderParts) -> Method:
         return _team(name, _RandomTeams(parts.rules, parts.seed), f"random/{parts.rules}/{parts.seed}")
     if name == BEST_FIXED:
         chosen = _needed(parts.fixed, name, "a run that chose a team on dev (its fixed_team.json)")
+        if not parts.rules.is_valid(chosen):
+            raise ValueError(
+                f"method {name!r}: the team that was chosen on dev has {chosen.num_nodes} nodes and does not fit "
+                f"{parts.rules}; leave it out, or allow more"
+            )
         return _team(name, same_team(chosen), chosen.key)
     assert name in FIXED_TEAMS, name
     team = _template(name, parts.rules)

@@ -42,7 +42,7 @@ def draw_conflicting(verdict: Verdict, num_units: int, relevant: int, rng: np.ra
         ValueError: If there is no such condition.
     """
     _check(num_units)
-    groups = [kept for group in conflicting_conditions(verdict, num_units) if (kept := _shared(group, relevant))]
+    groups = _groups(verdict, num_units, relevant)
     if not groups:
         raise ValueError(
             f"no conflict of {num_units} units under {verdict.value} can be laid out alike with {relevant} relevant "
@@ -113,6 +113,20 @@ def conflicting_conditions(verdict: Verdict, num_units: int) -> tuple[tuple[Cond
                 is_tie = Verdict.from_counts(sum(supporting), sum(refuting)) is Verdict.MIXED
                 (blur if is_tie else contradict).append(condition)
     return tuple(contradict), tuple(blur)
+
+
+def can_conflict(verdict: Verdict, num_units: int, relevant: int) -> bool:
+    """Whether :func:`draw_conflicting` has a condition to draw.
+
+    Example:
+        >>> can_conflict(Verdict.MIXED, 4, 2), can_conflict(Verdict.MIXED, 4, 1)
+        (False, True)
+    """
+    return bool(_groups(verdict, num_units, relevant))
+
+
+def _groups(verdict: Verdict, num_units: int, relevant: int) -> list[list[Condition]]:
+    return [kept for group in conflicting_conditions(verdict, num_units) if (kept := _shared(group, relevant))]
 
 
 def _sides(num_routes: int) -> list[tuple[int, ...]]:

@@ -8,7 +8,7 @@ from typing import Any, Literal, Self, get_args
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from provgym.envs.topology_tasks import EvidenceKind
-from provgym.generators.evidence_conditions import MAX_UNITS, MIN_UNITS
+from provgym.generators.evidence_conditions import MAX_UNITS, MIN_UNITS, can_conflict
 from provgym.rewards.outcome import Verdict
 
 EVIDENCE_KINDS: tuple[EvidenceKind, ...] = get_args(EvidenceKind)
@@ -73,6 +73,19 @@ class EvidenceTaskConfig(BaseModel):
             raise ValueError(
                 f"relevant_units={self.relevant_units} must be below num_units={self.num_units}: the rest is irrelevant"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _conflicts_can_be_laid_out(self) -> Self:
+        # Every kind takes its layouts from conflicts: chance alone would decide whether tasks can be made.
+        if self.world == "graphecho":
+            for verdict in self.verdicts:
+                if not can_conflict(verdict, self.num_units, self.relevant_units):
+                    raise ValueError(
+                        f"verdicts: no conflict of num_units={self.num_units} under {verdict.value} can be laid out "
+                        f"alike with relevant_units={self.relevant_units}; choose other numbers, or leave "
+                        f"{verdict.value} out"
+                    )
         return self
 
     @model_validator(mode="after")

@@ -7,12 +7,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 
@@ -78,22 +78,31 @@ def load_generator(folder: Path) -> StoredGenerator:
         raise FileNotFoundError(
             f"{folder} holds no {SETTINGS_FILE}; name the folder of a finished K-GAT run, or its generator/ folder"
         )
-    try:
+    with _named(path):
         data = json.loads(path.read_text(encoding="utf-8"))
-        if data["format"] != FOLDER_FORMAT:
-            raise ValueError(
-                f"{path} is of format {data['format']}, expected {FOLDER_FORMAT}; train again, or use the "
-                "version that wrote it"
-            )
+        found = data["format"]
+    if found != FOLDER_FORMAT:
+        raise ValueError(
+            f"{path} is of format {found}, expected {FOLDER_FORMAT}; train again, or use the version that wrote it"
+        )
+    with _named(path):
+        fingerprint = data["fingerprint"]
         model = KgatModel(KgatSettings.model_validate(data["settings"]))
         stored = StoredGenerator(model, str(data["encoder"]), bool(data["sees_evidence"]), dict(data["about"]))
-    except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError, ValidationError) as error:
-        raise ValueError(f"{path} describes no generator: {error!r}; {_WAY_OUT}") from error
     load_weights(model, folder / WEIGHTS_FILE)
-    if weights_fingerprint(model) != data["fingerprint"]:
+    if weights_fingerprint(model) != fingerprint:
         raise ValueError(f"{folder}: {WEIGHTS_FILE} is not the file that {SETTINGS_FILE} was written with; copy both")
     model.eval()
     return stored
+
+
+@contextmanager
+def _named(path: Path) -> Iterator[None]:
+    """Name the file in whatever wrong data raise, such as for more weights than memory holds."""
+    try:
+        yield
+    except (ValueError, KeyError, TypeError, RuntimeError) as error:
+        raise ValueError(f"{path} describes no generator: {error!r}; {_WAY_OUT}") from error
 
 
 def save_weights(path: Path, model: KgatModel) -> None:

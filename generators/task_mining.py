@@ -9,12 +9,12 @@ arXiv:1502.07943. Fresh replicates are ours.
 
 from __future__ import annotations
 
-import asyncio
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from provgym.envs.event_loop import all_of
 from provgym.envs.topology_rules import TopologyRules
 from provgym.generators.candidate_mining import Proposal
 from provgym.generators.topology_pruning import PruningRule, is_successful, prune
@@ -117,7 +117,7 @@ async def mine_task(
         first = plan.replicates + round_number * plan.rescore_replicates
         fresh = range(first, first + plan.rescore_replicates)
         keys = sorted(kept)
-        outcomes = await asyncio.gather(*(trials.outcome(candidates[key].topology, fresh) for key in keys))
+        outcomes = await all_of(trials.outcome(candidates[key].topology, fresh) for key in keys)
         candidates |= {key: replace(candidates[key], outcome=o) for key, o in zip(keys, outcomes, strict=True)}
     target = target_of(
         trials.task.task_id,
@@ -145,7 +145,7 @@ async def _execute(
     for rung in range(plan.rungs):
         replicates = range(done, plan.replicates_of_rung(rung))
         done = plan.replicates_of_rung(rung)
-        outcomes = await asyncio.gather(*(trials.outcome(p.topology, replicates) for p in survivors))
+        outcomes = await all_of(trials.outcome(p.topology, replicates) for p in survivors)
         for proposal, found in zip(survivors, outcomes, strict=True):
             key = proposal.topology.key
             outcome = candidates[key].outcome.joined(found) if key in candidates else found

@@ -7,11 +7,11 @@ can't change a decision any more.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Literal, NamedTuple, Protocol
 
+from provgym.envs.event_loop import all_of
 from provgym.envs.evidence_units import EvidenceContext
 from provgym.envs.topology import Topology
 from provgym.envs.topology_executor import outcome_of_runs
@@ -127,7 +127,7 @@ class TopologyTrials:
             topology: Any valid one.
             replicates: Numbers of the replicates, distinct.
         """
-        runs = await asyncio.gather(*(self._run(topology, replicate) for replicate in replicates))
+        runs = await all_of(self._run(topology, replicate) for replicate in replicates)
         return outcome_of_runs(topology, runs)
 
     async def outcome_if(

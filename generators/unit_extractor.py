@@ -9,7 +9,6 @@ place.
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,7 +17,7 @@ from typing import Any, NamedTuple, Protocol
 
 from pydantic import ValidationError
 
-from provgym.envs.event_loop import run_to_end
+from provgym.envs.event_loop import all_of, run_to_end
 from provgym.envs.evidence_units import EvidenceUnit, KnowledgeGraph, Span
 from provgym.generators.endpoint_entry import CallTag
 from provgym.generators.endpoint_reply import EndpointFailure
@@ -144,7 +143,7 @@ async def extract_units(
         raise ValueError(f"document ids {repeated} stand more than once; give each document its own")
     passages = [passage for document in documents for passage in _passages(document, passage_characters)]
     usage: Counter[str] = Counter()
-    replies = await asyncio.gather(*(_ask(model, passage, seed, usage) for passage in passages))
+    replies = await all_of(_ask(model, passage, seed, usage) for passage in passages)
     keeper = _Keeper()
     for passage, reply in zip(passages, replies, strict=True):
         keeper.read(passage, reply)

@@ -24,10 +24,11 @@ import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 
-MAX_TRIED_PIECES = 64
+MAX_TRIED_PIECES, MAX_TRIED_CHARACTERS = 64, 262_144
 
-_FENCED = re.compile(
-    r"^[ \t]*(?P<fence>`{3,}|~{3,})[ \t]*(?P<tag>[^\s`]*)[^\n`]*\n(?P<code>.*?)(?:^[ \t]*(?P=fence)[`~]*[ \t]*$|\Z)",
+_FENCED = re.compile(  # "+": what was taken is not given back, so that a reply of ten thousand tildes takes no minutes
+    r"^[ \t]*+(?P<fence>`{3,}+|~{3,}+)[ \t]*+(?P<tag>[^\s`]*+)[^\n`]*+\n"
+    r"(?P<code>.*?)(?:^[ \t]*+(?P=fence)[`~]*+[ \t]*+$|\Z)",
     re.MULTILINE | re.DOTALL,
 )
 _TAGS = frozenset({"", "py", "python", "python3", "py3", "{.python}", "{python}"})
@@ -112,7 +113,7 @@ def assemble_program(gold: CodeGold, answer: str) -> str:
         answer: As :func:`extract_code` returns it.
 
     Raises:
-        ValueError: If the answer is no Python, or defines no such function.
+        ValueError: If the answer is no Python, defines no such function, or is nested too deep.
 
     Example:
         >>> gold = CodeGold("def f(x):\n    '''Add one.'''\n", "f", "def check(c): assert c(1) == 2")
@@ -129,13 +130,20 @@ def assemble_program(gold: CodeGold, answer: str) -> str:
         function = _function(prompt, gold.entry_point)
         assert function is not None
         function.body += tree.body
-        return ast.unparse(prompt)  # as a tree: indenting the text would change strings of several lines
+        return _program(prompt)  # as a tree: indenting the text would change strings of several lines
     if gold.entry_point not in _names(tree.body):
         raise ValueError(f"the answer defines no {gold.entry_point}()")
     first, rest = _future_first(tree.body)
     if not first:
         return f"{gold.prompt.rstrip()}\n\n\n{answer}"
-    return f"{ast.unparse(ast.Module(first, []))}\n{gold.prompt.rstrip()}\n\n\n{ast.unparse(ast.Module(rest, []))}"
+    return f"{_program(ast.Module(first, []))}\n{gold.prompt.rstrip()}\n\n\n{_program(ast.Module(rest, []))}"
+
+
+def _program(tree: ast.Module) -> str:
+    try:
+        return ast.unparse(tree)
+    except RecursionError as error:
+        raise ValueError("the answer is nested too deep to be written as a program") from error
 
 
 def _code_tree(text: str) -> ast.Module | None:
@@ -169,15 +177,18 @@ def _variants(lines: Sequence[str]) -> Iterator[Sequence[str]]:
 def _pieces(text: str) -> Iterator[ast.Module]:
     """Yield what can be parsed from a line that begins a definition or an import, the longest first; bounded."""
     found = _BEGINS.search(text)
-    tried = 0
-    while found is not None and tried < MAX_TRIED_PIECES:
+    tried, left = 0, MAX_TRIED_CHARACTERS
+    while found is not None and tried < MAX_TRIED_PIECES and left > 0:
         lines = _lines(text[found.start() :])
         ends = [n for n, line in enumerate(lines) if n and line.strip() and not line[0].isspace()] + [len(lines)]
         for end in ends[: -MAX_TRIED_PIECES - 1 : -1]:
-            tried += 1
-            tree = _parsed("\n".join(lines[:end]))
+            piece = "\n".join(lines[:end])
+            tried, left = tried + 1, left - len(piece)
+            tree = _parsed(piece)
             if tree is not None and _defines(tree):
                 yield tree
+                return
+            if left <= 0:
                 return
         found = _BEGINS.search(text, found.end())
 

@@ -6,6 +6,7 @@ team with the best mean score can be another one. So both stand beside the gener
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from provgym.trainers.kgat_planted import scores_of
 from provgym.trainers.kgat_state import RoundFolder
 from provgym.trainers.kgat_training import pooled_targets
 from provgym.trainers.kgat_world import KgatWorld
+from provgym.trainers.step_record import RunStopped
 
 FIXED_TEAM = "fixed_team.json"
 MINED_TEAMS = 12
@@ -41,6 +43,9 @@ def choose_fixed_team(config: KgatConfig, world: KgatWorld, runtime: WorkflowRun
 
     Returns:
         The JSON file: the team, its dev score, and how many teams were tried.
+
+    Raises:
+        RunStopped: If not one execution could be scored.
     """
     path = config.run_dir / FIXED_TEAM
     if is_fixed_team_of(path, training_hash):
@@ -50,7 +55,13 @@ def choose_fixed_team(config: KgatConfig, world: KgatWorld, runtime: WorkflowRun
     history = [RoundFolder(config.run_dir, number).read_targets(train.task_ids) or [] for number in rounds]
     tried = candidate_teams(config, pooled_targets(history, config))
     replicates, rule = config.checkpoints.dev_replicates, config.score.rule()
-    means = [float(np.nanmean(scores_of([team] * len(dev), dev, runtime, rule, replicates))) for team in tried]
+    scores = [scores_of([team] * len(dev), dev, runtime, rule, replicates) for team in tried]
+    means = [math.nan if np.isnan(found).all() else float(np.nanmean(found)) for found in scores]
+    if np.isnan(means).all():
+        raise RunStopped(
+            f"{path}: all executions of {len(tried)} teams on {len(dev)} dev tasks ended in error, expected at least "
+            "one score; check the agents' section of the configuration, then give the same command again"
+        )
     best = int(np.nanargmax(means))
     found = {
         "topology": tried[best].as_dict(),

@@ -71,6 +71,7 @@ def save_chosen(config: KgatConfig, world: KgatWorld, model: KgatModel, step: in
     """Write the chosen generator's folder."""
     folder = config.run_dir / GENERATOR
     about = {"name": config.name, "seed": config.seed, "step": step, "training_hash": training_hash}
+    about["agents_see_evidence"] = config.agents_see_evidence
     sees = config.conditioning == "evidence"
     save_generator(folder, StoredGenerator(model, world.encoder.fingerprint, sees, about))
     return folder

@@ -17,7 +17,7 @@ from functools import partial
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from provgym.envs.event_loop import run_to_end
+from provgym.envs.event_loop import all_of, run_to_end
 from provgym.envs.evidence_units import EvidenceContext
 from provgym.envs.topology_rules import TopologyRules
 from provgym.envs.topology_tasks import TopologyTask
@@ -193,18 +193,14 @@ async def _mine_share(
                 was_paid=was_paid,
             )
             target, pruning = await mine_task(proposals[number], trials, setup.plan, setup.rules, round_number)
-        row = MinedRow(number, target, pruning, trials.account, trials.first_failure, trials.paid)
+        # Where no other task or process finds a reply, one that is paid for again was paid for twice.
+        paid = trials.paid if setup.replies is not None else {}
+        row = MinedRow(number, target, pruning, trials.account, trials.first_failure, paid)
         store.add(row)
         return row
 
     async with setup.session():
-        running = [asyncio.ensure_future(mine(number)) for number in share]
-        try:
-            return list(await asyncio.gather(*running))
-        finally:
-            for future in running:  # one bug or full disk ends all; nothing goes on unseen
-                future.cancel()
-            await asyncio.gather(*running, return_exceptions=True)
+        return await all_of(mine(number) for number in share)
 
 
 def _finish(folder: RoundFolder, rows: Sequence[MinedRow], proposals: Proposals) -> None:

@@ -39,7 +39,7 @@ class MinedRow:
         pruning: What pruning did.
         account: What the executions cost.
         failure: Why the first execution that ended in ``error`` did so, or None.
-        paid: Key of each call that the account counts as paid, to its tokens.
+        paid: Key of each call that the account counts as paid, to its tokens; none where no store has it.
     """
 
     number: int

@@ -9,14 +9,13 @@ samples, get a baseline for free!".
 
 from __future__ import annotations
 
-import asyncio
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 
-from provgym.envs.event_loop import run_to_end
+from provgym.envs.event_loop import all_of, run_to_end
 from provgym.envs.topology import Topology
 from provgym.envs.workflow import WorkflowRuntime
 from provgym.eval.metrics import mean_of_finite
@@ -186,6 +185,6 @@ class ReinforceTrainer:
             return [raw.score(await trial.outcome(team, fresh)) for team in teams]
 
         async with self._world.session():
-            found = await asyncio.gather(*(rewards_of(t, teams) for t, teams in zip(trials, by_task, strict=True)))
+            found = await all_of(rewards_of(t, teams) for t, teams in zip(trials, by_task, strict=True))
         failures = [trial.first_failure for trial in trials if trial.first_failure is not None]
-        return list(found), total_account(trial.account for trial in trials), next(iter(failures), None)
+        return found, total_account(trial.account for trial in trials), next(iter(failures), None)

@@ -249,13 +249,17 @@ def _config_of(run: Path | None) -> KgatConfig | None:
 
 
 def _generators_of(run: Path | None) -> dict[str, Path]:
-    """Return the generators that a run left; one that has not finished has none."""
+    """Return what a run left for an evaluation, and say so if that is nothing."""
     if run is None:
         return {}
-    found = {name: run / name for name in ("generator", "query_generator")}
-    left = {name: folder for name, folder in found.items() if (folder / "generator.json").is_file()}
-    fixed = run / "fixed_team.json"
-    return left | ({"fixed_team": fixed} if fixed.is_file() else {})
+    from provgym.eval.topology_run_parts import parts_of_run
+
+    found = parts_of_run(run)
+    if not found:
+        typer.echo(
+            f"{run} holds no generator (yet): methods that need one are left out unless another is given", err=True
+        )
+    return found
 
 
 def _agents_config(file: Path | None, run: KgatConfig | None) -> AgentsConfig:

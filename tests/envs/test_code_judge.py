@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from dataclasses import replace
 
 import pytest
 from tests.envs.workflow_worlds import CHAIN, SINGLE, A, ScriptedAgent, V, plain
 
+from provgym.envs import code_judge
 from provgym.envs.answer_judge import AnswerJudgement, JudgeFailure, is_judged_right
 from provgym.envs.code_judge import CodeJudge
-from provgym.envs.code_sandbox import CodeLimits
+from provgym.envs.code_sandbox import CodeLimits, CodeResult
 from provgym.envs.evidence_units import EvidenceContext, KnowledgeGraph
 from provgym.envs.roles import DEFAULT_ROLES
 from provgym.envs.topology import Topology
@@ -143,3 +145,22 @@ def test_limits_are_part_of_what_stored_runs_depend_on() -> None:
 def test_a_task_with_a_gold_answer_that_tests_nothing_is_refused() -> None:
     with pytest.raises(ValueError, match="task 'code/1': gold 'yes' is none of kind 'code'"):
         replace(TASK, gold="yes")
+
+
+def test_equal_answers_at_once_are_run_once_and_told_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two runs of one answer near its time limit could end differently, and so could a run of the evaluation."""
+    ran = []
+
+    def slow(gold: CodeGold, answer: str, *_: object) -> CodeResult:
+        ran.append(answer)
+        time.sleep(0.1)
+        return CodeResult("timeout" if len(ran) > 1 else "passed", "", True)
+
+    monkeypatch.setattr(code_judge, "check_code", slow)
+    judge = CodeJudge(max_checks=4)
+
+    async def ask() -> list[AnswerJudgement]:
+        return await asyncio.gather(*(judge.judge(TASK.gold, RIGHT) for _ in range(4)))
+
+    assert {each.outcome for each in asyncio.run(ask())} == {"passed"}
+    assert ran == [RIGHT]

@@ -323,3 +323,13 @@ def test_scifact_is_never_trained_on_and_has_no_conflict(shared_data: Path, tmp_
     (tmp_path / "claims.jsonl").write_text('{"id": 1, "claim": "A.", "evidence": {}}\n')
     with pytest.raises(ValueError, match="no claim with usable gold evidence"):
         make_evidence_tasks(scifact(shared_data, scifact_claims=tmp_path / "claims.jsonl"), "test")
+
+
+def test_conflicts_that_cannot_be_laid_out_are_refused_before_anything_is_drawn() -> None:
+    """Whether tasks could be made was left to which verdict was drawn."""
+    with pytest.raises(
+        ValueError, match=r"verdicts: no conflict of num_units=4 under MIXED .* relevant_units=2; choose"
+    ):
+        EvidenceTaskConfig(num_units=4, verdicts=(Verdict.SUPPORT, Verdict.MIXED))
+    for relevant in (1, 3):
+        EvidenceTaskConfig(num_units=4, relevant_units=relevant, verdicts=(Verdict.MIXED,))

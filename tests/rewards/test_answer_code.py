@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import time
 
 import pytest
 from hypothesis import given
@@ -178,3 +179,29 @@ def test_gold_is_checked_and_kept_as_text() -> None:
 def test_no_text_comparison_says_whether_code_is_right() -> None:
     with pytest.raises(ValueError, match="by running it"):
         is_correct("code", F, F)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Sure:\n" + "~" * 20_000,
+        "```" + "a" * 20_000,
+        "```" + " " * 20_000,
+        "@a\n" * 10_000,
+        "import a\n" * 4_000 + ")",
+        "def " + "a" * 20_000,
+    ],
+    ids=["tildes", "tag", "spaces", "decorators", "imports", "name"],
+)
+def test_a_reply_that_repeats_itself_is_read_soon(text: str) -> None:
+    """Ten thousand tildes took minutes: a model that loops must not hold everybody up."""
+    began = time.process_time()
+    extract_code(text)
+    assert time.process_time() - began < 10
+
+
+@pytest.mark.parametrize("many", [400, 2_000])
+def test_an_answer_nested_too_deep_is_refused_and_ends_nothing(many: int) -> None:
+    for answer in ("return " + "-" * many + "1", "return 1" + "+1" * many):
+        with pytest.raises(ValueError, match="nested too deep|no Python"):
+            assemble_program(GOLD, answer)

@@ -13,7 +13,7 @@ from tests.trainers.kgat_runs import CountingAgent, make_config, shared_world
 
 from provgym.envs.roles import DEFAULT_ROLES
 from provgym.envs.simulated_agents import SimulatedAgent
-from provgym.envs.workflow import AgentReply, MessageCache, NodeCall, WorkflowRuntime
+from provgym.envs.workflow import AgentReply, MemoryMessageCache, MessageCache, NodeCall, WorkflowRuntime
 from provgym.envs.workflow_cache import StoredReply
 from provgym.eval.processes import SingleProcess
 from provgym.generators.candidate_mining import Proposal, Proposals
@@ -129,3 +129,35 @@ def test_what_was_paid_since(tmp_path: Path) -> None:
     cache.put("a" * 64, StoredReply(AgentReply("y", 1, 1), 0.1))  # the first reply stays, and so does its moment
     assert [cache.was_paid_after(letter * 64, began) for letter in "abcd"] == [False, True, False, False]
     cache.close()
+
+
+@pytest.mark.parametrize("cache", ["none", "memory"])
+def test_without_a_store_what_is_paid_twice_counts_twice(tmp_path: Path, cache: str) -> None:
+    """Tasks that ask the same (closed book, say) pay each for itself where no reply is kept; nothing is taken out.
+
+    In memory it is paid once, and a kill loses it: what is paid again counts again.
+    """
+    config, tasks, counting = make_config(tmp_path), twins(3), CountingAgent(SimulatedAgent())
+    rules = config.generator.rules()
+    proposals = tuple(Proposal(t.canonical(), "template") for t in templates(rules).values() if rules.is_valid(t))
+    plan = config.mining.plan(config.score.rule())
+
+    def mine_with(agent: Any, name: str = "cut") -> dict[str, Any]:
+        kept = MemoryMessageCache() if cache == "memory" else None
+        runtime = WorkflowRuntime(agent, roles=DEFAULT_ROLES, cache=kept, max_concurrency=2)
+        folder = RoundFolder(tmp_path / name, 0)
+        setup = MiningSetup(tasks, plan, rules, runtime, tasks_at_once=2)
+        mine_round(folder, setup, lambda: Proposals((proposals,) * len(tasks)), SingleProcess())
+        return folder.read_figures()
+
+    whole = CountingAgent(SimulatedAgent())
+    assert mine_with(whole, "whole")["mining/paid_calls"] == whole.calls
+    with pytest.raises(Killed):
+        mine_with(DyingAgent(counting, whole.calls - 8))
+    stored = list(RoundFolder(tmp_path / "cut", 0).read_parts().values())
+    before, kept = counting.calls, sum(row.account.paid_calls for row in stored)
+    assert stored
+    found = mine_with(counting)
+    assert found["mining/paid_calls"] == counting.calls - before + kept
+    if cache == "none":
+        assert found["mining/cached_calls"] == 0
