@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from provgym.envs.keyed_store import Column, KeyedStore, StoreFormat
 
 STORE_FILE = "embeddings.sqlite3"
-STORE_FORMAT = 1
+STORE_FORMAT = 2
 """Raised when what is stored changes; a file of another format is refused, never guessed at."""
 
 _FLOAT = np.dtype("<f4")
