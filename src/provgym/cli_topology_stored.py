@@ -32,7 +32,8 @@ def add_topology_stored(group: typer.Typer) -> None:
     )(topology_rescore)
     group.command(
         "topology-pool",
-        epilog="Example: provgym eval topology-pool runs/kgat-s42/eval runs/kgat-s43/eval --out pooled.json",
+        epilog="Example: provgym eval topology-pool runs/kgat-simulated-s42/eval runs/kgat-simulated-s43/eval "
+        "--out pooled.json",
     )(topology_pool)
 
 

@@ -198,3 +198,9 @@ def test_the_ladder_in_the_simulated_world(evaluate: Evaluate, tmp_path: Path) -
     assert result.summary.methods["with_verifier"].verifier.checked == result.num_questions
     assert set(result.summary.evidence_gains) == {"kgat", "single_agent"}
     assert all(run.is_scored for runs in result.runs.values() for run in runs)
+
+
+def test_a_misspelt_encoder_asks_no_hub() -> None:
+    config = topology_eval_config(None, {"encoder": "hashd"})
+    with pytest.raises(ValueError, match="encoder 'hashd' is no name of ours and no folder; did you mean 'hashed'"):
+        load_encoder(config)
