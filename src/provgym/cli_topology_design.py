@@ -74,8 +74,8 @@ def read_designing_run(folder: Path) -> DesigningRun:
         )
     if not (folder / "generator").is_dir():
         raise FileNotFoundError(
-            f"--topology {folder} holds no generator: name the folder of a finished K-GAT run, such as runs/kgat-simulated "
-            "(`provgym kgat --config configs/kgat/simulated.yaml` makes it)"
+            f"--topology {folder} holds no generator: name the folder of a finished K-GAT run, such as "
+            "runs/kgat-simulated (`provgym kgat --config configs/kgat/simulated.yaml` makes it)"
         )
     config = load_config(KgatConfig, path)
     encoder = load_encoder(eval_config_of(config))
