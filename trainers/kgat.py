@@ -216,9 +216,13 @@ def _run_checked(
 
 def _show(config: KgatConfig, summary: dict[str, Any], result: TopologyEvalResult) -> None:
     from provgym.eval.table import print_tables
-    from provgym.eval.topology_tables import summary_tables
+    from provgym.eval.topology_tables import method_table, summary_tables
 
-    print_tables(summary_tables(result.summary))
+    methods = result.summary.methods
+    scores = {name: found.metrics["score"] for name, found in methods.items()}
+    best_first = sorted(methods, key=lambda name: (not scores[name].is_available, -scores[name].value))
+    short = method_table({name: methods[name] for name in best_first}, columns=("accuracy", "score", "tokens", "nodes"))
+    print_tables([*summary_tables(result.summary), short])  # the short one last: it is what a reader looks for
     for note in result.summary.notes:
         print(f"- {note}")
     mined = summary["mining"]
