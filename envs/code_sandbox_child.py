@@ -132,7 +132,7 @@ def _confine(libc: ctypes.CDLL, job: dict[str, Any], uid: int) -> None:
         libc.syscall(_KEYCTL, _JOIN_SESSION_KEYRING, None)  # the parent's keys stay the parent's
     if job["is_apart"]:
         _hide_the_rest(libc, job["folder"], job["library"])
-    else:
+    else:  # no wall: code that wants to can undo it, as docs/humaneval.md and a warning say
         sys.modules["_socket"] = sys.modules["socket"] = None  # type: ignore[assignment]
     os.chdir(job["folder"])
     if os.geteuid() == 0 and not _become(uid, job["folder"]):

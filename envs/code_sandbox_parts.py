@@ -260,7 +260,7 @@ def _tested(candidate: Candidate, job: Mapping[str, Any]) -> tuple[str, str]:
         namespace[job["entry_point"]] = candidate
         exec(compile(job["tests"], "tests.py", "exec"), namespace)
         tests = namespace["check"]
-    except Exception as error:
+    except Exception as error:  # the tests are foreign code too: whatever they raise is told, nothing is hidden
         detail = f"{type(error).__name__}: {error}"
         if not candidate.calls:
             return "unusable", detail
@@ -276,6 +276,8 @@ def _tested(candidate: Candidate, job: Mapping[str, Any]) -> tuple[str, str]:
 def _problem_of(tests: Callable[[Candidate], object], candidate: Candidate) -> str:
     try:
         tests(candidate)
-    except Exception as error:
+    except (
+        Exception
+    ) as error:  # a failed assert, or whatever a value made the tests raise
         return f"{type(error).__name__}: {error}"
     return ""

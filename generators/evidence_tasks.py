@@ -10,7 +10,8 @@ The three kinds, over GraphEcho-Syn (each base claim is asked about once under e
 Nothing but what the units say tells the kinds apart: the questions are the same texts, gold verdicts are balanced
 within each kind, all graphs hold the same number of units (``num_units`` that are near the question and
 ``background_units`` about other measures), and how many of the near ones go back to each source is drawn alike for all
-kinds. Units are shuffled and named by their place. The retrieval depth that shows all of a conflict is ``num_units``:
+kinds. (A source's name holds the number of its claim, so under irrelevance names differ as heads and tails do.)
+Units are shuffled and named by their place. The retrieval depth that shows all of a conflict is ``num_units``:
 the source's K = 3 cuts ``4|1+1`` to what may be three echoes of one source.
 
 Over SciFact the same kinds but conflict, which the data set does not hold; see
