@@ -276,8 +276,6 @@ def _tested(candidate: Candidate, job: Mapping[str, Any]) -> tuple[str, str]:
 def _problem_of(tests: Callable[[Candidate], object], candidate: Candidate) -> str:
     try:
         tests(candidate)
-    except (
-        Exception
-    ) as error:  # a failed assert, or whatever a value made the tests raise
+    except Exception as error:  # a failed assert, or whatever a value made the tests raise
         return f"{type(error).__name__}: {error}"
     return ""
