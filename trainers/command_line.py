@@ -26,6 +26,11 @@ def plain_parser(program: str, text: str | None, example: str) -> argparse.Argum
     )
 
 
+def add_config(parser: argparse.ArgumentParser, kind: str) -> None:
+    """Add ``--config`` of a ``kind`` run, such as ``PAPT``."""
+    parser.add_argument("--config", required=True, help=f"YAML file of a {kind} run")
+
+
 def run_parser(program: str, text: str | None, example: str, *, kind: str) -> argparse.ArgumentParser:
     """Return the parser of a command that trains one run.
 
@@ -36,7 +41,7 @@ def run_parser(program: str, text: str | None, example: str, *, kind: str) -> ar
         kind: What the run is called, such as ``PAPT``.
     """
     parser = plain_parser(program, text, example)
-    parser.add_argument("--config", required=True, help=f"YAML file of a {kind} run")
+    add_config(parser, kind)
     parser.add_argument("--fresh", action="store_true", help="throw an earlier run of this name away")
     return parser
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from provgym.generators.writable_folder import check_writable
-from provgym.trainers.command_line import FAILED, OK, plain_parser
+from provgym.trainers.command_line import FAILED, OK, add_config, plain_parser
 from provgym.trainers.config_file import ConfigError
 from provgym.trainers.run_config import MAX_SEED, RunConfig
 from provgym.trainers.run_grid import STALL_S, PlannedRun, run_missing
@@ -60,7 +60,7 @@ def seeds_parser(program: str, text: str | None, example: str, *, kind: str) -> 
         kind: What a run is called, such as ``PAPT``.
     """
     parser = new_parser(program, text, example)
-    parser.add_argument("--config", required=True, help=f"YAML file of a {kind} run")
+    add_config(parser, kind)
     parser.add_argument("--seeds", default=",".join(map(str, DEFAULT_SEEDS)), help="training seeds, by commas")
     return parser
 
