@@ -24,10 +24,11 @@ from provgym.eval.topology_names import (
     RANDOM_RETRIEVAL,
     REACT,
     SECOND_GENERATOR,
-    SELF_CONSISTENCY,
+    SELF_CONSISTENCY_CONSTANT,
     SINGLE_AGENT,
     SINGLE_AGENT_CLOSED_BOOK,
     THIRD_GENERATOR,
+    TOKEN_MATCHED,
     WITH_VERIFIER,
 )
 from provgym.eval.topology_policies import LONE_ANSWERER, ReAct, Retrieve, SelfConsistency
@@ -95,7 +96,7 @@ def default_methods(parts: LadderParts) -> list[str]:
     """Return the names of all methods that the parts suffice for."""
     lacking: set[str] = set()
     if parts.designer is None:
-        lacking |= {*GENERATED, SELF_CONSISTENCY}
+        lacking |= {*GENERATED, *TOKEN_MATCHED}
     if parts.second is None:
         lacking |= set(SECOND_GENERATOR)
     if parts.third is None:
@@ -116,8 +117,9 @@ def _method(name: str, parts: LadderParts) -> Method:
         return _generated(name, parts)
     if name == SINGLE_AGENT_CLOSED_BOOK:
         return _team(name, same_team(LONE_ANSWERER), f"{LONE_ANSWERER.key}/closed book", shown_nothing)
-    if name == SELF_CONSISTENCY:
-        return SelfConsistency(parts.num_replicates, parts.max_samples)
+    if name in TOKEN_MATCHED:
+        is_constant = name == SELF_CONSISTENCY_CONSTANT
+        return SelfConsistency(parts.num_replicates, parts.max_samples, is_constant=is_constant)
     if name == REACT:
         return ReAct(_needed(parts.retrieve, name, "a retriever"), parts.step_units)
     if name == RANDOM:

@@ -15,6 +15,7 @@ RANDOM_RETRIEVAL = "random_retrieval"
 SINGLE_AGENT = "single_agent"
 SINGLE_AGENT_CLOSED_BOOK = "single_agent_closed_book"
 SELF_CONSISTENCY = "self_consistency_matched"
+SELF_CONSISTENCY_CONSTANT = "self_consistency_constant"
 REACT = "react"
 CHAIN = "chain"
 STAR = "star"
@@ -37,6 +38,7 @@ WHAT_CHANGES = MappingProxyType(
         SINGLE_AGENT: "one Answerer",
         SINGLE_AGENT_CLOSED_BOOK: "one Answerer without evidence",
         SELF_CONSISTENCY: "one Answerer sampled until kgat's tokens of that question are spent, majority of answers",
+        SELF_CONSISTENCY_CONSTANT: "the same, but on every question kgat's mean tokens over all questions are spent",
         REACT: "one Answerer that retrieves and answers step by step, up to as many units as kgat's agents see",
         CHAIN: "template",
         STAR: "template",
@@ -75,8 +77,11 @@ THIRD_GENERATOR = (NO_EVIDENCE_IN_TRAINING,)
 SWEPT = (KGAT, QUERY_CONDITIONED, BEST_FIXED, SINGLE_AGENT, SELF_CONSISTENCY, REACT, WITH_VERIFIER, DEBATE)
 """Methods that sweeps play unless others are asked for."""
 
-MATCHED = (SINGLE_AGENT, SELF_CONSISTENCY)
-"""Simple baselines; a report says so where they are as good as the reference."""
+TOKEN_MATCHED = (SELF_CONSISTENCY, SELF_CONSISTENCY_CONSTANT)
+"""Lone agents that spend the reference's tokens: question by question, or the same on every question."""
+
+UNTRAINED = (SINGLE_AGENT, *TOKEN_MATCHED, REACT, CHAIN, STAR, TREE, WITH_VERIFIER, BEST_FIXED, DEBATE, RANDOM)
+"""Baselines that no generator trained for; a report says so where one is as good as the reference."""
 
 EVIDENCE_PAIRS = MappingProxyType({KGAT: CLOSED_BOOK, SINGLE_AGENT: SINGLE_AGENT_CLOSED_BOOK})
 """Method to the same one whose agents see no evidence: open against closed book."""

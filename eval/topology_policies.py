@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from statistics import fmean
 
 from provgym.envs.evidence_units import EvidenceContext
 from provgym.envs.roles import ANSWERER
@@ -12,7 +13,7 @@ from provgym.envs.topology import Topology
 from provgym.envs.topology_tasks import TopologyTask
 from provgym.envs.workflow_records import RunRequest, TopologyRun
 from provgym.eval.topology_methods import NO_EVIDENCE, Executor, Keep, Question, record_of
-from provgym.eval.topology_names import KGAT, REACT, SELF_CONSISTENCY
+from provgym.eval.topology_names import KGAT, REACT, SELF_CONSISTENCY, SELF_CONSISTENCY_CONSTANT
 from provgym.eval.topology_runs import MethodRun
 from provgym.rewards.outcome import Ending
 
@@ -31,12 +32,15 @@ class SelfConsistency:
     Ties go to the answer that was given first. A sample that ends in ``error`` makes the question an ``error``: it is
     played again. So does a question on which the other method has no token count.
 
+    The other method may spend little where a question is easy; matching it there forbids a second sample. So
+    ``is_constant`` gives every question the same budget instead: the other method's mean over its counted questions.
+
     Attributes:
         num_replicates: Repetitions of each question: sample i of repetition r is the agent's draw
             r + i * num_replicates, so no two repetitions share a draw, and sample 0 is that of the plain single agent.
         max_samples: Most samples of a question, >= 1.
         builds_on: The method whose tokens are matched.
-        name: Key.
+        is_constant: Whether its mean is matched, on every question alike.
 
     Source:
         Wang et al. 2022, arXiv:2203.11171; matching tokens is what comparisons with multi-agent systems lack.
@@ -45,12 +49,18 @@ class SelfConsistency:
     num_replicates: int
     max_samples: int = 64
     builds_on: str = KGAT
-    name: str = SELF_CONSISTENCY
+    is_constant: bool = False
+
+    @property
+    def name(self) -> str:
+        """Key."""
+        return SELF_CONSISTENCY_CONSTANT if self.is_constant else SELF_CONSISTENCY
 
     @property
     def fingerprint(self) -> str:
         """Its settings."""
-        return f"self_consistency/{self.builds_on}/{self.num_replicates}/{self.max_samples}"
+        kind = "self_consistency_constant" if self.is_constant else "self_consistency"
+        return f"{kind}/{self.builds_on}/{self.num_replicates}/{self.max_samples}"
 
     def play(
         self,
@@ -61,28 +71,30 @@ class SelfConsistency:
     ) -> None:
         """Answer every question; all that still need a sample get their next one at the same time."""
         drawn: dict[int, list[TopologyRun]] = {}
+        counted = {key: run.tokens for key, run in earlier.items() if run.is_scored and run.is_counted}
+        # Over all questions, not over those that are still to be answered: an interrupted evaluation ends the same.
+        budgets = dict.fromkeys(earlier, fmean(counted.values())) if self.is_constant and counted else counted
         for number, question in enumerate(questions):
-            budget = earlier[question.key]
-            if budget.is_scored and budget.is_counted:
+            if question.key in budgets:
                 drawn[number] = []
             else:
-                keep(number, self._without_budget(question, budget))
+                keep(number, self._without_budget(question, earlier[question.key]))
         while drawn:
             waiting = list(drawn)
             requests = [self._request(questions[number], len(drawn[number])) for number in waiting]
             for number, run in zip(waiting, executor.run_many_sync(requests), strict=True):
                 drawn[number].append(run)
-                if self._is_finished(drawn[number], earlier[questions[number].key]):
+                if self._is_finished(drawn[number], budgets[questions[number].key]):
                     keep(number, self._voted(questions[number], drawn.pop(number)))
 
     def _request(self, question: Question, sample: int) -> RunRequest:
         replicate = question.replicate + sample * self.num_replicates
         return RunRequest(LONE_ANSWERER, question.task, question.evidence, replicate, "eval")
 
-    def _is_finished(self, runs: Sequence[TopologyRun], budget: MethodRun) -> bool:
+    def _is_finished(self, runs: Sequence[TopologyRun], budget: float) -> bool:
         if runs[-1].ending is Ending.ERROR or len(runs) >= self.max_samples:
             return True
-        return sum(run.tokens for run in runs) >= budget.tokens
+        return sum(run.tokens for run in runs) >= budget
 
     def _voted(self, question: Question, runs: Sequence[TopologyRun]) -> MethodRun:
         slowest = max(run.latency_s for run in runs)  # samples do not wait for each other

@@ -13,7 +13,7 @@ from provgym.eval.topology_compare import MARGIN, Conclusion, Runs, align
 from provgym.eval.topology_crossed import SeedColumn, crossed_mean, crossed_ratio
 from provgym.eval.topology_estimates import Resampling
 from provgym.eval.topology_metrics import COMPARED, HEADLINE, values_of
-from provgym.eval.topology_names import DEBATE, MATCHED
+from provgym.eval.topology_names import DEBATE, UNTRAINED
 from provgym.eval.topology_runs import MethodRun
 from provgym.eval.topology_seed_teams import SeedTeams, seed_teams
 from provgym.eval.topology_tables import crossed_cell, seeds_table
@@ -66,7 +66,7 @@ class PooledMethods:
         errors = [f"{name}: {count} runs ended in error and are not scored" for name, count in self.unscored.items()]
         plain = [
             note
-            for name in MATCHED
+            for name in UNTRAINED
             for metric in ("accuracy", "score")
             if (note := self._note_on(name, metric)) is not None
         ]

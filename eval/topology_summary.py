@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+from provgym.envs.code_sandbox import CodeOutcome
 from provgym.eval.compare import Comparison
 from provgym.eval.estimate import Estimate
 from provgym.eval.topology_adaptation import EVIDENCE_KINDS, Adaptation, adaptation_of
+from provgym.eval.topology_code import code_outcomes
 from provgym.eval.topology_compare import NonInferiority, Runs, compare_methods, compare_runs, non_inferiority
 from provgym.eval.topology_estimates import Resampling
 from provgym.eval.topology_metrics import HEADLINE, estimate_runs
@@ -16,15 +18,21 @@ from provgym.eval.topology_names import (
     DEBATE,
     EVIDENCE_PAIRS,
     KGAT,
-    MATCHED,
     RESERVED_NAMES,
-    SELF_CONSISTENCY,
+    TOKEN_MATCHED,
+    UNTRAINED,
 )
 from provgym.eval.topology_runs import MethodRun
 from provgym.eval.topology_verifier import VerifierFigures, verifier_figures
 from provgym.eval.walk_summary import Coverage
 from provgym.generators.topology_targets import ScoreRule
 from provgym.rewards.outcome import Ending
+
+_VERBS = {
+    "accuracy": ("is more accurate than", "is no less accurate than"),
+    "score": ("scores higher than", "scores no lower than"),
+}
+"""Metric to what is said of a baseline whose interval lies above the reference, and of one that is no worse."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +47,7 @@ class MethodSummary:
         verifier: What its Verifiers did.
         adaptation: How its teams differ between kinds of evidence.
         first_error: Why the first run that ended in ``error`` did so; None without one.
+        code: What became of its answers in code; empty where none was run.
     """
 
     metrics: Mapping[str, Estimate]
@@ -48,6 +57,7 @@ class MethodSummary:
     verifier: VerifierFigures
     adaptation: Adaptation
     first_error: str | None = None
+    code: Mapping[CodeOutcome, int] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """Return JSON-ready data."""
@@ -59,6 +69,7 @@ class MethodSummary:
             "verifier": self.verifier.to_json(),
             "adaptation": self.adaptation.to_json(),
             "first_error": self.first_error,
+            **({"code": dict(self.code)} if self.code else {}),
         }
 
 
@@ -105,7 +116,12 @@ class TopologySummary:
     @property
     def notes(self) -> tuple[str, ...]:
         """What a reader of the figures has to know."""
-        return (*_error_notes(self.methods), *_baseline_notes(self))
+        code = [
+            f"code of {name}: " + ", ".join(f"{number} {outcome}" for outcome, number in found.code.items())
+            for name, found in self.methods.items()
+            if found.code
+        ]
+        return (*_error_notes(self.methods), *code, *_baseline_notes(self))
 
 
 def summarise_methods(
@@ -160,6 +176,7 @@ def summarise_method(runs: Sequence[MethodRun], rule: ScoreRule, resampling: Res
         verifier=verifier_figures(runs, resampling),
         adaptation=adaptation_of(runs, resampling),
         first_error=next((run.error for run in runs if run.error is not None), None),
+        code=code_outcomes(runs),
     )
 
 
@@ -185,15 +202,16 @@ def _baseline_notes(summary: TopologySummary) -> list[str]:
     """Say plainly where a simple baseline is as good as the reference, and whether tokens were really matched."""
     notes = []
     for comparison in summary.comparisons:
-        if comparison.metric == "accuracy" and comparison.second in MATCHED:
+        verbs = _VERBS.get(comparison.metric)
+        if verbs is not None and comparison.second in UNTRAINED:
             difference = comparison.paired.difference
             if difference.is_available and difference.value <= 0.0:
-                verb = "is more accurate than" if comparison.paired.is_below_zero else "is no less accurate than"
+                verb = verbs[0] if comparison.paired.is_below_zero else verbs[1]
                 notes.append(f"{comparison.second} {verb} {comparison.first}: {comparison.first} minus it {difference}")
     for comparison in summary.comparisons:
-        if comparison.metric == "tokens" and comparison.second == SELF_CONSISTENCY:
+        if comparison.metric == "tokens" and comparison.second in TOKEN_MATCHED:
             ratio = comparison.paired.b / comparison.paired.a if comparison.paired.a else float("nan")
-            notes.append(f"{SELF_CONSISTENCY} takes {ratio:.2f} times the tokens of {comparison.first}")
+            notes.append(f"{comparison.second} takes {ratio:.2f} times the tokens of {comparison.first}")
     return notes
 
 

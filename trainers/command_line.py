@@ -5,14 +5,20 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import warnings
 from collections.abc import Callable
+from pathlib import Path
 
+import provgym
 from provgym.eval.problems import one_line
 from provgym.trainers.config_file import ConfigError
 from provgym.trainers.step_record import RunStopped
 
 OK, FAILED, REFUSED, INTERRUPTED = 0, 1, 2, 130
 """Exit statuses."""
+
+_OURS = Path(provgym.__file__).parent
+_FORMAT = warnings.formatwarning
 
 
 def plain_parser(program: str, text: str | None, example: str) -> argparse.ArgumentParser:
@@ -53,6 +59,8 @@ def exit_status_of(work: Callable[[], int], *, goes_on: str) -> int:
         work: Returns the exit status.
         goes_on: What the same command does after an interrupt, such as ``goes on from the last checkpoint``.
     """
+    before = warnings.formatwarning
+    warnings.formatwarning = _one_line_warning
     try:
         return work()
     except (ConfigError, OSError, ValueError, ImportError, RunStopped) as error:
@@ -63,3 +71,14 @@ def exit_status_of(work: Callable[[], int], *, goes_on: str) -> int:
     except KeyboardInterrupt:
         print(f"\ninterrupted; the same command {goes_on}", file=sys.stderr)
         return INTERRUPTED
+    finally:
+        warnings.formatwarning = before
+
+
+def _one_line_warning(
+    message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
+) -> str:
+    """Show our own warnings as text for users; of others', the place in the code stays."""
+    if Path(filename).is_relative_to(_OURS):
+        return f"warning: {message}\n"
+    return _FORMAT(message, category, filename, lineno, line)

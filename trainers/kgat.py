@@ -33,13 +33,13 @@ from provgym.trainers.checkpoints import Checkpoint, Origin, find_resume_point, 
 from provgym.trainers.command_line import OK, exit_status_of, run_parser
 from provgym.trainers.config_file import changed_keys, dump_config, load_config
 from provgym.trainers.kgat_config import KgatConfig, KgatEvaluationConfig
+from provgym.trainers.kgat_costs import mining_totals
 from provgym.trainers.kgat_fixed import choose_fixed_team
 from provgym.trainers.kgat_learning_config import ReinforceConfig
 from provgym.trainers.kgat_results import (
     dev_scores_json,
     evaluate_run,
     explore_planted,
-    mining_totals,
     planted_ratio,
     save_chosen,
     select,
@@ -203,7 +203,7 @@ def _run_checked(
         "dev_scores": dev_scores_json(scores),
         "trained_fingerprint": weights_fingerprint(trainer.model),
         "seconds_this_segment": round(time.time() - started, 1),
-        **mining_totals(config),
+        **mining_totals(config, {task.task_id: task.base_id for task in world.splits["train"].seen.tasks}),
         "planted_optimum_ratio": None,
         "planted_evidence_ratio": None,
         **({} if planted is None else planted_ratio(config, world, planted, trainer.model)),
@@ -225,11 +225,9 @@ def _show(config: KgatConfig, summary: dict[str, Any], result: TopologyEvalResul
     print_tables([*summary_tables(result.summary), short])  # the short one last: it is what a reader looks for
     for note in result.summary.notes:
         print(f"- {note}")
-    mined = summary["mining"]
-    print(
-        f"\nMining: {mined['paid_calls']} node calls paid of {mined['calls']} asked for "
-        f"(ratio {summary['calls_ratio_cached']['value']:.3f}); step {summary['selected_step']} chosen by dev score"
-    )
+    mined, share = summary["mining"], Estimate.from_json(summary["calls_ratio_cached"])
+    print(f"\nMining: {mined['paid_calls']} node calls paid of {mined['calls']} asked for: share {share}")
+    print(f"Step {summary['selected_step']} chosen by dev score")
     if summary["planted_optimum_ratio"] is not None:
         print(
             f"Planted optimum ratio: {Estimate.from_json(summary['planted_optimum_ratio'])}; of what seeing the",

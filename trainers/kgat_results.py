@@ -249,17 +249,6 @@ def _estimate(value: float, drawn: Sequence[float], n: int) -> Estimate:
     return Estimate(value, float(low), float(high), n)
 
 
-def mining_totals(config: KgatConfig) -> dict[str, Any]:
-    """Return what all rounds' executions cost, and the share of node calls that were really paid."""
-    rounds = [RoundFolder(config.run_dir, number).read_figures() for number in range(config.curriculum.rounds)]
-    names = ("runs", "executed", "errors", "calls", "paid_calls", "cached_calls", "prompt_tokens", "completion_tokens")
-    totals = {name: sum(int(figures[f"mining/{name}"]) for figures in rounds) for name in names}
-    tasks = int(rounds[0]["mining/tasks"])
-    ratio = totals["paid_calls"] / totals["calls"] if totals["calls"] else math.nan
-    estimate = Estimate(ratio, math.nan, math.nan, tasks) if totals["calls"] else Estimate.missing()
-    return {"calls_ratio_cached": estimate.to_json(), "mining": totals | {"tasks": tasks, "rounds": len(rounds)}}
-
-
 def dev_scores_json(scores: Mapping[int, DevFigures]) -> dict[str, Any]:
     """Return dev figures by step, NaN as null."""
     return {str(step): figures.to_json()["figures"] for step, figures in scores.items()}

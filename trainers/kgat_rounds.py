@@ -28,7 +28,8 @@ from provgym.generators.candidate_mining import Proposal, Proposals
 from provgym.generators.task_mining import MiningPlan, mine_task
 from provgym.generators.topology_targets import TaskTarget
 from provgym.generators.topology_trials import TopologyRunner, TopologyTrials
-from provgym.trainers.kgat_state import MinedRow, RoundFolder, account_figures, round_account
+from provgym.trainers.kgat_costs import account_figures, calls_of_tasks, round_account
+from provgym.trainers.kgat_state import MinedRow, RoundFolder
 from provgym.trainers.step_record import RunStopped
 
 _NAMED_IDS = 8
@@ -211,7 +212,7 @@ def _finish(folder: RoundFolder, rows: Sequence[MinedRow], proposals: Proposals)
             f"all {account.errors} executions of the round ended in error, so that there is nothing to learn from; the "
             f"first: {failure}. Check the agents' section of the configuration, then give the same command again"
         )
-    folder.finish(rows, round_figures(rows, proposals))
+    folder.finish(rows, round_figures(rows, proposals), calls_of_tasks(rows))
     _warn_of_targets(folder, rows)
 
 
@@ -233,9 +234,10 @@ def _warn_of_targets(folder: RoundFolder, rows: Sequence[MinedRow]) -> None:
         )
     elif failing:
         warnings.warn(
-            f"{folder.path}: every candidate of {len(failing)} of {len(rows)} tasks failed "
-            f"({', '.join(failing[:_NAMED_IDS])}{' ...' if len(failing) > _NAMED_IDS else ''}); cost alone made their "
-            "targets",
+            f"{folder.path}: no candidate succeeded on {len(failing)} of {len(rows)} tasks "
+            f"({', '.join(failing[:_NAMED_IDS])}{' ...' if len(failing) > _NAMED_IDS else ''}). Their targets favour "
+            "the cheapest team; the others teach success. A few are usual; many point to gold answers, answer kinds or "
+            "agents, or to too few candidates (curriculum.candidates)",
             stacklevel=3,
         )
 

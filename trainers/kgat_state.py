@@ -1,7 +1,8 @@
 """What a K-GAT run leaves on disk while it trains, and how it is read again after a kill.
 
 Each round has a folder: ``proposals.jsonl`` (what is to be executed), ``targets.part-RANK.jsonl`` (a line as soon as a
-task is mined), ``targets.jsonl`` and ``mining.json`` once all are, ``dev.json`` (the generator at the round's start).
+task is mined), ``targets.jsonl``, ``calls.json`` and ``mining.json`` once all are, ``dev.json`` (the generator at the
+round's start).
 Whole files are written in one step; of a part, a last line that a kill cut in half is left out, and its task is mined
 again from the message cache.
 """
@@ -11,7 +12,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -21,7 +22,7 @@ from provgym.generators.candidate_mining import Proposal, Proposals
 from provgym.generators.json_lines import BadFileError, BadLine, dump_json_line, read_json_lines
 from provgym.generators.task_mining import PruningCount
 from provgym.generators.topology_targets import TaskTarget
-from provgym.generators.topology_trials import PaidCall, TrialAccount, total_account
+from provgym.generators.topology_trials import PaidCall, TrialAccount
 
 Built = TypeVar("Built")
 _PART = re.compile(r"targets\.part-\d+\.jsonl")
@@ -91,6 +92,7 @@ class RoundFolder:
         self.proposals_file = self.path / "proposals.jsonl"
         self.targets_file = self.path / "targets.jsonl"
         self.mining_file = self.path / "mining.json"
+        self.calls_file = self.path / "calls.json"
         self.begun_file = self.path / "begun.json"
         self.dev_file = self.path / "dev.json"
 
@@ -190,9 +192,12 @@ class RoundFolder:
             error.add_note(f"{path} could not be written; free space, then give the same command again")
             raise
 
-    def finish(self, rows: Sequence[MinedRow], figures: Mapping[str, Any]) -> None:
-        """Write the round's targets, in the order of the tasks, and its figures; the parts go last."""
+    def finish(
+        self, rows: Sequence[MinedRow], figures: Mapping[str, Any], calls: Mapping[str, tuple[int, int]]
+    ) -> None:
+        """Write targets, in the order of the tasks, the round's figures and each task's calls; the parts go last."""
         write_json_atomic(self.mining_file, dict(figures))
+        write_json_atomic(self.calls_file, {task_id: list(found) for task_id, found in calls.items()})
         write_atomic(self.targets_file, (dump_json_line(row.target.to_json()) for row in rows))
         for path in list(self.path.iterdir()):
             if _PART.fullmatch(path.name):
@@ -221,33 +226,22 @@ class RoundFolder:
         way_out = "put the file back, or start over with --fresh"
         return read_json_file(self.mining_file, _figures_of, expected="what a round of mining came to", way_out=way_out)
 
+    def read_calls(self) -> dict[str, tuple[int, int]]:
+        """Return task id to (node calls asked for, of them paid) of a finished round.
 
-def round_account(rows: Iterable[MinedRow]) -> TrialAccount:
-    """Add the accounts of a round's tasks up.
+        Empty for a round of before this was stored.
 
-    A call that several tasks have in common is paid once. A task that is mined again after a kill can't know that
-    another one has accounted for it already; so repeats are taken out here.
-    """
-    rows = list(rows)
-    account = total_account(row.account for row in rows)
-    seen: set[str] = set()
-    for row in rows:
-        for key in sorted(seen & row.paid.keys()):
-            call = row.paid[key]
-            account = replace(
-                account,
-                paid_calls=account.paid_calls - 1,
-                cached_calls=account.cached_calls + 1,
-                prompt_tokens=account.prompt_tokens - call.prompt_tokens,
-                completion_tokens=account.completion_tokens - call.completion_tokens,
-            )
-        seen |= row.paid.keys()
-    return account
-
-
-def account_figures(account: TrialAccount) -> dict[str, int]:
-    """Return an account's counts under the names that they are logged by."""
-    return {f"mining/{name}": count for name, count in asdict(account).items()}
+        Raises:
+            BadFileError: If the file is damaged.
+        """
+        if not self.calls_file.is_file():
+            return {}
+        return read_json_file(
+            self.calls_file,
+            _calls_of,
+            expected="node calls asked for and paid, by task",
+            way_out="put the file back, or remove it: the cost of mining then has no interval",
+        )
 
 
 def _proposals_of(row: Mapping[str, Any]) -> tuple[Proposal, ...]:
@@ -266,6 +260,12 @@ def _figures_of(data: Any) -> dict[str, Any]:
     if not isinstance(data, dict) or "mining/tasks" not in data:
         raise ValueError(f"a {type(data).__name__} without mining/tasks")
     return data
+
+
+def _calls_of(data: Any) -> dict[str, tuple[int, int]]:
+    if not isinstance(data, dict) or not data:
+        raise ValueError(f"a {type(data).__name__} of {len(data) if isinstance(data, dict) else 'no'} tasks")
+    return {str(task_id): (int(asked), int(paid)) for task_id, (asked, paid) in data.items()}
 
 
 def _built(path: Path, line: int, build: Callable[[Mapping[str, Any]], Built], row: Mapping[str, Any]) -> Built:

@@ -41,7 +41,6 @@ def evaluate_topologies(
         RuntimeError: If nothing could be scored.
     """
     from provgym.eval.topology import evaluate_methods
-    from provgym.eval.topology_code import code_outcome_lines
     from provgym.eval.topology_data import TopologyData, ladder_parts, load_encoder, load_tasks
     from provgym.eval.topology_ladder import build_methods, default_methods
     from provgym.eval.topology_report import report_on_methods
@@ -65,8 +64,6 @@ def evaluate_topologies(
         on_progress=bars,
     )
     show_report(report_on_methods(result))
-    for line in code_outcome_lines(result.runs):
-        typer.echo(line)
     for sweep in _sweeps(config, agents, data, parts, factors, folder, run_dir):
         _show_sweep(sweep)
     typer.echo(f"files: {folder}/ ({_FILES})")

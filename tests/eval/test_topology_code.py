@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from tests.eval.topology_records import make_run
+from tests.eval.topology_records import RULE, make_run
 
 from provgym.envs.answer_judge import AnswerJudgement
-from provgym.eval.topology_code import code_outcome_lines, code_outcomes
+from provgym.eval.topology_code import code_outcomes
 from provgym.eval.topology_runs import MethodRun, VerifierCheck, checked_again
+from provgym.eval.topology_summary import summarise_methods
 from provgym.eval.topology_verifier import verifier_figures
 from provgym.rewards.answer_code import CodeGold
 from provgym.rewards.outcome import Ending
@@ -45,5 +46,14 @@ def test_verifiers_are_accounted_for_by_judgements() -> None:
 def test_outcomes_are_counted_for_each_method() -> None:
     runs = [code_run(), code_run(BAD.answer), code_run(None)]
     assert code_outcomes(runs) == {"passed": 1, "failed": 1, "timeout": 0, "crashed": 0}
-    lines = code_outcome_lines({"debate": runs, "plain": [make_run()]})
-    assert lines == ["code of debate: 1 passed, 1 failed, 0 timeout, 0 crashed"]
+    assert code_outcomes([make_run()]) == {}
+
+
+def test_a_summary_says_what_became_of_code() -> None:
+    runs = [code_run(task_id="t0"), code_run(BAD.answer, task_id="t1")]
+    summary = summarise_methods({"kgat": runs}, RULE)
+    assert "code of kgat: 1 passed, 1 failed, 0 timeout, 0 crashed" in summary.notes
+    assert summary.to_json()["methods"]["kgat"]["code"] == {"passed": 1, "failed": 1, "timeout": 0, "crashed": 0}
+    plain = summarise_methods({"kgat": [make_run()]}, RULE)
+    assert "code" not in plain.to_json()["methods"]["kgat"]
+    assert not any("code of" in note for note in plain.notes)

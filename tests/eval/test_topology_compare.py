@@ -144,6 +144,15 @@ def test_the_text_says_where_a_simple_baseline_is_as_good() -> None:
     assert not any(note.startswith("single_agent") for note in notes)
 
 
+def test_any_untrained_baseline_that_scores_no_lower_is_named() -> None:
+    runs = {"kgat": many("kgat", [True] * 6 + [False] * 4, 100), "react": many("react", [True] * 10, 50)}
+    notes = summarise_methods(runs, RULE, resampling=FEW).notes
+    assert any(note.startswith("react is more accurate than kgat") for note in notes)
+    assert any(note.startswith("react scores higher than kgat") for note in notes)
+    controls = runs | {"closed_book": many("closed_book", [True] * 10, 50)}  # a control is no baseline
+    assert summarise_methods(controls, RULE, resampling=FEW).notes == notes
+
+
 def test_a_method_that_never_answers_is_named() -> None:
     runs = {"kgat": [make_run(task_id=f"t{n}", base_id=f"b{n}", ending=Ending.INVALID) for n in range(3)]}
     assert "kgat: none of 3 scored runs gave an answer that could be read" in summarise_methods(runs, RULE).notes

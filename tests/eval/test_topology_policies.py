@@ -127,6 +127,26 @@ def test_without_a_budget_there_is_nothing_to_match(fields: dict[str, Any], why:
     assert (found[0].tokens, found[0].samples, found[0].roles) == (0, 0, ())
 
 
+def test_a_constant_budget_is_the_other_methods_mean_on_every_question() -> None:
+    """24 and 48 tokens: 36 on each, so three samples of 12 on both; an uncounted run is in no mean, and is answered."""
+    questions = [make_question(f"t{number}") for number in range(3)]
+    earlier = {
+        questions[0].key: budget(questions[0], 24),
+        questions[1].key: budget(questions[1], 48),
+        questions[2].key: budget(questions[2], 900, is_counted=False),
+    }
+    method = SelfConsistency(1, is_constant=True)
+    runs = play(method, questions, lambda request: "SUPPORT", earlier)
+    assert [run.samples for run in runs] == [3, 3, 3]
+    assert {run.method for run in runs} == {method.name} == {"self_consistency_constant"}
+    last = play(method, questions[1:2], lambda request: "SUPPORT", earlier)  # as an interrupted evaluation goes on
+    assert last == runs[1:2]
+    nothing = {questions[2].key: earlier[questions[2].key]}
+    (unmatched,) = play(method, questions[2:], lambda request: "SUPPORT", nothing)
+    assert (unmatched.ending, unmatched.samples) == (Ending.ERROR, 0)
+    assert method.fingerprint != SelfConsistency(1).fingerprint
+
+
 def test_no_two_samples_share_a_draw() -> None:
     """Kind: correlated workers: repetitions draw apart, and sample 0 is the plain single agent's own draw."""
     questions = [make_question(replicate=replicate) for replicate in range(3)]

@@ -18,6 +18,8 @@ from provgym.envs.workflow_cache import StoredReply
 from provgym.eval.processes import SingleProcess
 from provgym.generators.candidate_mining import Proposal, Proposals
 from provgym.generators.topology_templates import templates
+from provgym.generators.topology_trials import TrialAccount
+from provgym.trainers.kgat_costs import account_figures, mining_totals
 from provgym.trainers.kgat_rounds import MiningSetup, TaskSet, mine_round
 from provgym.trainers.kgat_state import RoundFolder
 
@@ -161,3 +163,18 @@ def test_without_a_store_what_is_paid_twice_counts_twice(tmp_path: Path, cache: 
     assert found["mining/paid_calls"] == counting.calls - before + kept
     if cache == "none":
         assert found["mining/cached_calls"] == 0
+
+
+def test_the_paid_share_is_resampled_by_claim_over_all_rounds(tmp_path: Path) -> None:
+    """Two claims, so a resample is one of three: their own shares are the ends of the interval."""
+    config = make_config(tmp_path)
+    assert config.curriculum.rounds == 2
+    calls = [{"a/1": (10, 6), "a/2": (10, 4), "b/1": (20, 4)}, {"a/1": (10, 2), "a/2": (10, 0), "b/1": (20, 0)}]
+    for number, of_round in enumerate(calls):
+        summed = account_figures(TrialAccount(calls=40, paid_calls=sum(paid for _, paid in of_round.values())))
+        RoundFolder(config.run_dir, number).finish([], {"mining/tasks": 3, **summed}, of_round)
+    bases = {"a/1": "a", "a/2": "a", "b/1": "b"}
+    found = mining_totals(config, bases)["calls_ratio_cached"]
+    assert found == {"value": 16 / 80, "low": 4 / 40, "high": 12 / 40, "n": 3}
+    RoundFolder(config.run_dir, 1).calls_file.unlink()  # a run of before it was stored
+    assert mining_totals(config, bases)["calls_ratio_cached"] == {"value": 16 / 80, "low": None, "high": None, "n": 3}

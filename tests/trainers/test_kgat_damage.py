@@ -16,9 +16,9 @@ from provgym.trainers import kgat
 from provgym.trainers.checkpoints import MARKER, whole_checkpoints
 from provgym.trainers.config_file import ConfigError, changed_keys, dump_config
 from provgym.trainers.kgat_config import KgatConfig
+from provgym.trainers.kgat_costs import mining_totals
 from provgym.trainers.kgat_dev import read_dev_figures
 from provgym.trainers.kgat_planted import read_world
-from provgym.trainers.kgat_results import mining_totals
 from provgym.trainers.kgat_state import RoundFolder
 from provgym.trainers.wandb_mirror import identify
 
@@ -55,7 +55,8 @@ def readers(config: KgatConfig) -> dict[str, Callable[[], Any]]:
     folder, ids = RoundFolder(config.run_dir, 0), shared_world().splits["train"].seen.task_ids
     return {
         "rounds/round-00/dev.json": lambda: read_dev_figures(folder.dev_file),
-        "rounds/round-00/mining.json": lambda: mining_totals(config),
+        "rounds/round-00/mining.json": lambda: mining_totals(config, {}),
+        "rounds/round-00/calls.json": folder.read_calls,
         "rounds/round-00/proposals.json": lambda: folder.read_proposals(ids),
         "rounds/round-00/proposals.jsonl": lambda: folder.read_proposals(ids),
         "rounds/round-00/targets.jsonl": lambda: folder.read_targets(ids),

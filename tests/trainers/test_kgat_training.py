@@ -30,12 +30,16 @@ from provgym.trainers import kgat, kgat_results, kgat_training
 from provgym.trainers.checkpoints import whole_checkpoints
 from provgym.trainers.config_file import dump_config
 from provgym.trainers.kgat_config import KgatConfig
+from provgym.trainers.kgat_costs import mining_totals
 from provgym.trainers.kgat_dev import DevFigures
 from provgym.trainers.kgat_optimisation import matching_loss, new_optimizer, optimise_step, tasks_of_step
 from provgym.trainers.kgat_state import RoundFolder
 from provgym.trainers.step_record import RunStopped
 
 SINGLE, CHAIN = Topology(("Answerer",), ()), Topology(("Planner", "Reasoner", "Answerer"), ((0, 1), (1, 2)))
+
+
+BASES = {task.task_id: task.base_id for task in shared_world().splits["train"].seen.tasks}
 
 
 class Killed(BaseException):
@@ -54,7 +58,7 @@ def final_state(config: KgatConfig) -> dict[str, Any]:
         "weights": (last.path / "model.safetensors").read_bytes(),
         "optimizer": (last.path / "optimizer.pt").read_bytes(),
         "rows": rows,
-        "costs": kgat_results.mining_totals(config),
+        "costs": mining_totals(config, BASES),
     }
 
 
@@ -100,9 +104,12 @@ def test_killed_in_mining_and_optimisation_ends_the_same(tmp_path: Path, monkeyp
     segment(config, world)
     assert final_state(config) == final_state(whole)
     assert counting.calls == asked
-    costs = kgat_results.mining_totals(config)
+    costs = mining_totals(config, BASES)
     assert 0 < costs["mining"]["paid_calls"] < costs["mining"]["calls"]
-    assert costs["calls_ratio_cached"]["value"] == costs["mining"]["paid_calls"] / costs["mining"]["calls"]
+    share = Estimate.from_json(costs["calls_ratio_cached"])
+    assert share.value == costs["mining"]["paid_calls"] / costs["mining"]["calls"]
+    assert share.low < share.value < share.high
+    assert share.n == costs["mining"]["tasks"]
     assert [row["step"] for row in final_state(config)["rows"]] == list(range(1, 13))
     ids = {c.origin.wandb_id for c in whole_checkpoints(config.run_dir / "checkpoints")}
     assert ids == {json.loads((config.run_dir / "wandb_run.json").read_text())["run_id"]}
