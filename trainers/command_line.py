@@ -6,7 +6,7 @@ import argparse
 import os
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import provgym
@@ -50,6 +50,38 @@ def run_parser(program: str, text: str | None, example: str, *, kind: str) -> ar
     add_config(parser, kind)
     parser.add_argument("--fresh", action="store_true", help="throw an earlier run of this name away")
     return parser
+
+
+def main_of_run(
+    arguments: Sequence[str] | None,
+    *,
+    name: str,
+    text: str | None,
+    example: str,
+    kind: str,
+    goes_on: str,
+    train: Callable[[str, Sequence[str], bool], object],
+) -> int:
+    """Read the command line of a command that trains one run, train, and return the exit status.
+
+    Args:
+        arguments: Of the command line; the process's own if None.
+        name: Of the command below ``provgym``.
+        text: What the command does.
+        example: What follows the command's name in an example.
+        kind: What the run is called, such as ``PAPT``.
+        goes_on: What the same command does after an interrupt.
+        train: Called with the configuration's file, the fields given on the command line, and ``--fresh``.
+    """
+    program = f"provgym {name}"
+    parser = run_parser(program, text, f"{program} {example}", kind=kind)
+    known, overrides = parser.parse_known_args(arguments)
+
+    def work() -> int:
+        train(known.config, overrides, known.fresh)
+        return OK
+
+    return exit_status_of(work, goes_on=goes_on)
 
 
 def exit_status_of(work: Callable[[], int], *, goes_on: str) -> int:

@@ -30,7 +30,7 @@ from provgym.eval.walk_play import together
 from provgym.generators.weights_fingerprint import weights_fingerprint
 from provgym.generators.writable_folder import check_writable
 from provgym.trainers.checkpoints import Checkpoint, Origin, find_resume_point, whole_checkpoints
-from provgym.trainers.command_line import OK, exit_status_of, run_parser
+from provgym.trainers.command_line import main_of_run
 from provgym.trainers.config_file import changed_keys, dump_config, load_config
 from provgym.trainers.kgat_config import KgatConfig, KgatEvaluationConfig
 from provgym.trainers.kgat_costs import mining_totals
@@ -239,14 +239,15 @@ def _show(config: KgatConfig, summary: dict[str, Any], result: TopologyEvalResul
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Read the command line and run; returns the exit status."""
-    example = "provgym kgat --config configs/kgat/simulated.yaml --seed 43 --name kgat-simulated-43"
-    known, overrides = run_parser("provgym kgat", __doc__, example, kind="K-GAT").parse_known_args(arguments)
-
-    def work() -> int:
-        run(load_config(KgatConfig, known.config, overrides), fresh=known.fresh)
-        return OK
-
-    return exit_status_of(work, goes_on="goes on where it stopped")
+    return main_of_run(
+        arguments,
+        name="kgat",
+        text=__doc__,
+        example="--config configs/kgat/simulated.yaml --seed 43 --name kgat-simulated-43",
+        kind="K-GAT",
+        goes_on="goes on where it stopped",
+        train=lambda path, overrides, fresh: run(load_config(KgatConfig, path, overrides), fresh=fresh),
+    )
 
 
 if __name__ == "__main__":

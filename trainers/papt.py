@@ -38,7 +38,7 @@ from provgym.trainers.checkpoints import (
     find_resume_point,
     whole_checkpoints,
 )
-from provgym.trainers.command_line import OK, exit_status_of, run_parser
+from provgym.trainers.command_line import main_of_run
 from provgym.trainers.config_file import changed_keys, dump_config, load_config
 from provgym.trainers.launch import World, join_world, sole_trainer, throw_away
 from provgym.trainers.papt_config import PaptConfig
@@ -252,14 +252,15 @@ def _run_checked(
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Read the command line and run; returns the exit status."""
-    example = "provgym papt --config configs/papt/tiny.yaml --seed 43 --name papt-tiny-43"
-    known, overrides = run_parser("provgym papt", __doc__, example, kind="PAPT").parse_known_args(arguments)
-
-    def work() -> int:
-        run(load_config(PaptConfig, known.config, overrides), fresh=known.fresh)
-        return OK
-
-    return exit_status_of(work, goes_on="goes on from the last checkpoint")
+    return main_of_run(
+        arguments,
+        name="papt",
+        text=__doc__,
+        example="--config configs/papt/tiny.yaml --seed 43 --name papt-tiny-43",
+        kind="PAPT",
+        goes_on="goes on from the last checkpoint",
+        train=lambda path, overrides, fresh: run(load_config(PaptConfig, path, overrides), fresh=fresh),
+    )
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ from provgym.eval.walk_config import config_hash
 from provgym.generators.kgat_folder import StoredGenerator, save_generator
 from provgym.generators.weights_fingerprint import weights_fingerprint
 from provgym.trainers.checkpoints import Origin, choose_checkpoint, find_resume_point, whole_checkpoints
-from provgym.trainers.command_line import OK, exit_status_of, run_parser
+from provgym.trainers.command_line import main_of_run
 from provgym.trainers.config_file import changed_keys, dump_config, load_config
 from provgym.trainers.kgat_checkpoints import load_checkpoint, read_notes, save_checkpoint
 from provgym.trainers.kgat_config import KgatConfig, KgatEvaluationConfig
@@ -187,14 +187,15 @@ def _measure(
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Read the command line and run; returns the exit status."""
-    example = "provgym reinforce --config configs/kgat/simulated.yaml --reinforce.steps 50"
-    known, overrides = run_parser("provgym reinforce", __doc__, example, kind="K-GAT").parse_known_args(arguments)
-
-    def work() -> int:
-        run(load_config(KgatConfig, known.config, overrides), fresh=known.fresh)
-        return OK
-
-    return exit_status_of(work, goes_on="goes on from the last checkpoint")
+    return main_of_run(
+        arguments,
+        name="reinforce",
+        text=__doc__,
+        example="--config configs/kgat/simulated.yaml --reinforce.steps 50",
+        kind="K-GAT",
+        goes_on="goes on from the last checkpoint",
+        train=lambda path, overrides, fresh: run(load_config(KgatConfig, path, overrides), fresh=fresh),
+    )
 
 
 if __name__ == "__main__":
