@@ -78,6 +78,22 @@ class Tokens:
         return sum(self.mask)
 
 
+def last_action(mask: Sequence[int]) -> range:
+    """Return the positions of the last run of sampled tokens; empty if none was sampled.
+
+    Example:
+        >>> last_action([1, 1, 0, 1, 1, 0])
+        range(3, 5)
+    """
+    sampled = [place for place, bit in enumerate(mask) if bit]
+    if not sampled:
+        return range(0)
+    start = stop = sampled[-1] + 1
+    while start and mask[start - 1]:
+        start -= 1
+    return range(start, stop)
+
+
 @dataclass(frozen=True, slots=True)
 class Episode:
     """One episode, played.

@@ -21,12 +21,27 @@ from provgym.generators.engine import (
     Sampling,
     WritingDialogue,
 )
-from provgym.generators.episode import Episode, EpisodeTask, Tokens, Turn
+from provgym.generators.episode import Episode, EpisodeTask, Tokens, Turn, last_action
 from provgym.generators.scripted import finish_episode, start_episode
 from provgym.rewards.outcome import Ending
 
 # What engines that guess are shown beforehand: two of each kind, so that what differs is not guessed.
 _EXAMPLES = ("walk n1", "walk n2", "stop +1 -0 SUPPORT 0.9 S1", "stop +0 -2 REFUTE 0.8 S2 S3")
+
+
+@dataclass(frozen=True, slots=True)
+class Fork:
+    """A walk that was played, and is to be judged once more.
+
+    Attributes:
+        task: Of the new episode: as that of the walk, but for its own member and sampling seed.
+        walked: The walk, with tokens; its last action states a judgement.
+        decided: Leading tokens of that action that are kept, >= 1: those that decide to stop.
+    """
+
+    task: EpisodeTask
+    walked: Episode
+    decided: int
 
 
 @dataclass(slots=True)
@@ -42,6 +57,8 @@ class _Live:
     mask: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     turns: list[Turn] = field(default_factory=list)
+    begun: list[int] = field(default_factory=list)
+    """Tokens that the next action begins with, whatever is sampled."""
 
     @property
     def length(self) -> int:
@@ -93,7 +110,27 @@ class LanguageModelPolicy:
         self, tasks: Sequence[EpisodeTask], on_episode: Callable[[int, Episode], None] | None = None
     ) -> list[Episode]:
         """Play every task; see :class:`~provgym.generators.episode.Policy`."""
-        queue = deque(enumerate(tasks))
+        return self._play(tasks, on_episode)
+
+    def judge_again(self, forks: Sequence[Fork]) -> list[Episode]:
+        """Sample another judgement of each walk; returns whole episodes in the order of ``forks``.
+
+        What was walked, and the words that decided to stop, are taken over as they were, and masked: an episode's
+        sampled tokens are those of its own judgement (and of further actions, where what it wrote is no judgement).
+
+        Raises:
+            ValueError: If actions are held to a grammar, which would have to begin in the middle of one.
+        """
+        if self._constraint is not None:
+            raise ValueError("judgements cannot be sampled again under a constraint; leave the constraint out")
+        return self._play(forks)
+
+    def _play(
+        self,
+        starts: Sequence[EpisodeTask] | Sequence[Fork],
+        on_episode: Callable[[int, Episode], None] | None = None,
+    ) -> list[Episode]:
+        queue: deque[tuple[int, EpisodeTask | Fork]] = deque(enumerate(starts))
         free = list(range(self._engine.max_rows))[::-1]
         live: dict[int, _Live] = {}
         episodes: dict[int, Episode] = {}
@@ -112,7 +149,7 @@ class LanguageModelPolicy:
                 while queue and free:
                     row = free.pop()
                     live[row] = self._start(row, *queue.popleft())
-                    if not self._ask(row, live[row], live[row].prompt_ids):
+                    if not self._ask(row, live[row], [*live[row].prompt_ids, *live[row].completion_ids]):
                         finish(row)
                 for sampled in self._engine.poll():
                     state = live[sampled.row]
@@ -124,18 +161,36 @@ class LanguageModelPolicy:
         finally:
             for row in list(live):
                 self._engine.close_row(row)
-        return [episodes[index] for index in range(len(tasks))]
+        return [episodes[index] for index in range(len(starts))]
 
-    def _start(self, row: int, index: int, task: EpisodeTask) -> _Live:
-        env = start_episode(task)
+    def _start(self, row: int, index: int, start: EpisodeTask | Fork) -> _Live:
+        if isinstance(start, Fork):
+            return self._start_fork(row, index, start)
+        task, env = start, start_episode(start)
         instructions = task.presentation.instructions if self._instructions is None else self._instructions
         prompt = self._dialogue.opening(env.observation_lines, instructions)
         self._engine.open_row(row, task.sampling_seed, self._sampling)
         return _Live(index, task, env, prompt, self._dialogue.unknown_in(env.observation_lines))
 
+    def _start_fork(self, row: int, index: int, fork: Fork) -> _Live:
+        walked, tokens = fork.walked, fork.walked.tokens
+        if tokens is None:
+            raise ValueError(f"the walk of {walked.instance_id!r} has no token ids to go on from")
+        env = start_episode(fork.task)
+        for turn in walked.turns[:-1]:
+            env.step(turn.action)
+        last = last_action(tokens.mask)
+        begun = list(tokens.completion_ids[last.start : last.start + fork.decided])
+        kept = list(tokens.completion_ids[: last.start + fork.decided])
+        self._engine.open_row(row, fork.task.sampling_seed, self._sampling)
+        state = _Live(index, fork.task, env, list(tokens.prompt_ids), walked.unknown_tokens)
+        state.append(kept, None)
+        state.turns, state.begun = list(walked.turns[:-1]), begun
+        return state
+
     def _ask(self, row: int, state: _Live, ids: Sequence[int]) -> bool:
         """Ask for the next action; False (and a truncated episode) when the sequence could outgrow the engine."""
-        limit = self._dialogue.max_action_tokens
+        limit = max(1, self._dialogue.max_action_tokens - len(state.begun))
         if state.length + limit > self._engine.max_length:
             state.env.abort(Ending.TRUNCATED)
             return False
@@ -146,7 +201,8 @@ class LanguageModelPolicy:
 
     def _advance(self, sampled: Sampled, state: _Live) -> bool:
         """Play one action; False when the episode is over."""
-        text = self._dialogue.decode(sampled.ids[:-1] if sampled.ended else sampled.ids)
+        text = self._dialogue.decode([*state.begun, *(sampled.ids[:-1] if sampled.ended else sampled.ids)])
+        state.begun = []
         state.turns.append(Turn("\n".join(state.env.observation_lines), text))
         state.append(sampled.ids, sampled.logprobs)
         _, _, terminated, truncated, _ = state.env.step(text)

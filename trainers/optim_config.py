@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, get_args
+from typing import Any, Literal, Self, get_args
 
-from pydantic import Field, TypeAdapter, ValidationError, field_validator
+from pydantic import Field, TypeAdapter, ValidationError, field_validator, model_validator
 
 from provgym.rewards.advantages import AdvantageScale
 from provgym.trainers.strict_config import Strict
@@ -33,6 +33,9 @@ class OptimConfig(Strict):
 
     Attributes:
         group_size: Trajectories per instance (4 in the source).
+        judgements_per_walk: Trajectories of a group that share one walk and each state a judgement of it, K (ours);
+            ``group_size / K`` walks are left, at least two. More than 1 needs ``credit: split``, see
+            :mod:`provgym.trainers.judgement_forks`.
         groups_per_step: Instances per optimiser step, over all processes.
         micro_batch: Trajectories per forward and backward pass and process, at most; must divide the process's share if
             that is larger.
@@ -65,6 +68,7 @@ class OptimConfig(Strict):
     """
 
     group_size: int = Field(default=4, ge=2)
+    judgements_per_walk: int = Field(default=1, ge=1)
     groups_per_step: int = Field(default=16, ge=1)
     micro_batch: int = Field(default=64, ge=1)
     learning_rate: float = Field(default=1e-5, gt=0.0)
@@ -82,6 +86,21 @@ class OptimConfig(Strict):
     max_grad_norm: float = Field(default=1.0, gt=0.0)
     weight_decay: float = Field(default=0.0, ge=0.0)
     shared_prefix: SharingMode = "auto"
+
+    @model_validator(mode="after")
+    def _walks_divide_the_group(self) -> Self:
+        per_walk = self.judgements_per_walk
+        if per_walk > 1 and self.credit != "split":
+            raise ValueError(
+                f"judgements_per_walk={per_walk} needs credit: split, found {self.credit!r}: else what a judgement "
+                "earns would be credited to the walk, once for every judgement of it"
+            )
+        if self.group_size % per_walk or self.group_size == per_walk:
+            raise ValueError(
+                f"judgements_per_walk={per_walk} must divide group_size={self.group_size}, and leave at least two "
+                "walks to compare"
+            )
+        return self
 
     @field_validator("scale_advantages", mode="before")
     @classmethod

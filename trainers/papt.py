@@ -26,7 +26,6 @@ from provgym.eval.run_files import write_atomic, write_json_atomic
 from provgym.eval.walk_config import config_hash
 from provgym.generators.chat_actions import instructions_of
 from provgym.generators.engine import Sampling
-from provgym.generators.episode import Episode, EpisodeTask
 from provgym.generators.rollout import LanguageModelPolicy
 from provgym.generators.weights_fingerprint import weights_fingerprint
 from provgym.generators.writable_folder import check_writable
@@ -133,14 +132,20 @@ def train(
     rows = rows or TrainingRows(config, load_pool(config.data))
     trainer: PaptTrainer
 
-    def play(model: PreTrainedModel, tasks: Sequence[EpisodeTask]) -> list[Episode]:
+    def player(model: PreTrainedModel) -> LanguageModelPolicy:
         engine = engine_for(trainer, model, config.generation)
         sampling, instructions = Sampling(config.optim.temperature), instructions_of(config.model.grammar)
-        player = LanguageModelPolicy("training", engine, policy.dialogue, sampling, instructions=instructions)
-        return player.play(tasks)
+        return LanguageModelPolicy("training", engine, policy.dialogue, sampling, instructions=instructions)
 
     trainer = PaptTrainer(
-        config, policy.model, policy.tokenizer, rows, play, lora=lora_config(config), output_dir=folder
+        config,
+        policy.model,
+        policy.tokenizer,
+        rows,
+        lambda model, tasks: player(model).play(tasks),
+        judge_again=lambda model, forks: player(model).judge_again(forks),
+        lora=lora_config(config),
+        output_dir=folder,
     )
     trainer.remove_callback(PrinterCallback)
     trainer.remove_callback(ProgressCallback)

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from transformers import PreTrainedTokenizerBase
 
 from provgym.envs.actions import find_decision
-from provgym.generators.episode import Episode
+from provgym.generators.episode import Episode, last_action
 from provgym.rewards.advantages import group_advantages
 from provgym.rewards.credit import step_advantages
 from provgym.trainers.optim_config import OptimConfig
@@ -69,7 +69,7 @@ def decision_tokens(episode: Episode, tokenizer: PreTrainedTokenizerBase) -> int
     tokens = episode.tokens
     if tokens is None or episode.outcome.judgement is None:
         return 0
-    last = _last_action(tokens.mask)
+    last = last_action(tokens.mask)
     ids = list(tokens.completion_ids[last.start : last.stop])
     text = _decode(tokenizer, ids)
     decided = text[: find_decision(text)]
@@ -105,7 +105,7 @@ def split_token_advantages(
         if episode.tokens is None or not len(own):
             continue
         row[:] = spread_over_tokens(episode.tokens.mask, own, width)
-        last = _last_action(episode.tokens.mask)
+        last = last_action(episode.tokens.mask)
         if decided:
             row[last.start + decided : last.stop] = judged
         else:
@@ -115,13 +115,3 @@ def split_token_advantages(
 
 def _decode(tokenizer: PreTrainedTokenizerBase, ids: list[int]) -> str:
     return str(tokenizer.decode(ids, clean_up_tokenization_spaces=False))
-
-
-def _last_action(mask: Sequence[int]) -> range:
-    """Return the positions of the last run of sampled tokens; empty if none was sampled."""
-    sampled = np.flatnonzero(np.asarray(mask))
-    if not len(sampled):
-        return range(0)
-    stop = int(sampled[-1]) + 1
-    gaps = np.flatnonzero(np.asarray(mask[:stop]) == 0)
-    return range(int(gaps[-1]) + 1 if len(gaps) else 0, stop)

@@ -54,6 +54,7 @@ class StepRecord:
     Attributes:
         rows: Row numbers of this process's episodes, group members adjacent.
         episodes: This process's episodes.
+        is_fork: Of each of these, whether its walk is another one's, judged once more.
         records: One record per episode over all processes, group members adjacent.
         zero_spread_groups: Groups that taught nothing.
         step_partner_share: Share of actions taken at a state that another member of their group acted at too, in
@@ -65,6 +66,7 @@ class StepRecord:
 
     rows: list[int] = field(default_factory=list)
     episodes: list[Episode] = field(default_factory=list)
+    is_fork: list[bool] = field(default_factory=list)
     records: list[EpisodeRecord] = field(default_factory=list)
     zero_spread_groups: int = 0
     step_partner_share: float | None = None
@@ -155,3 +157,21 @@ def check_step(step: int, records: Sequence[EpisodeRecord], *, max_length: int, 
             f"marked as sampled. If the prompts alone reach generation.max_length={max_length}, raise it; else the "
             "engine or the dialogue format marks nothing"
         )
+
+
+def row_tokens(
+    episode: Episode, *, tokenizer_eos: int
+) -> tuple[Sequence[int], Sequence[int], Sequence[int], Sequence[float]]:
+    """Return prompt, completion, mask and log-probabilities.
+
+    An episode that ended in ``error`` is masked throughout: its tokens must count neither in the loss nor in what the
+    loss is divided by. One that failed before its first token gets one masked end token: TRL needs a completion.
+    """
+    tokens = episode.tokens
+    if tokens is None:
+        raise ValueError(f"episode of {episode.instance_id!r} has no token ids; a scripted policy cannot be trained")
+    if not tokens.completion_ids:
+        return tokens.prompt_ids, (tokenizer_eos,), (0,), (0.0,)
+    is_scored = episode.outcome.ending is not Ending.ERROR
+    mask = tokens.mask if is_scored else (0,) * len(tokens.mask)
+    return tokens.prompt_ids, tokens.completion_ids, mask, tokens.logprobs

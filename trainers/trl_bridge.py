@@ -26,14 +26,15 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallback
 
 from provgym.generators.episode import Episode, EpisodeTask
+from provgym.generators.rollout import Fork
 from provgym.rewards.advantages import group_advantages
-from provgym.rewards.outcome import Ending
 from provgym.rewards.shared_states import partner_share
+from provgym.trainers.judgement_forks import credit_of_forks, play_groups
 from provgym.trainers.papt_config import PaptConfig
 from provgym.trainers.prefix_sharing import PrefixSharing
 from provgym.trainers.split_credit import JUDGEMENT_TERMS, decision_tokens, split_advantages, split_token_advantages
 from provgym.trainers.step_credit import action_advantages, episode_states, episode_step_rewards, token_advantages
-from provgym.trainers.step_record import RunStopped, StepRecord, check_step, record_episode
+from provgym.trainers.step_record import RunStopped, StepRecord, check_step, record_episode, row_tokens
 from provgym.trainers.training_rows import TrainingRows
 from provgym.trainers.trl_arguments import grpo_arguments
 
@@ -42,6 +43,7 @@ os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
 from trl import GRPOConfig, GRPOTrainer  # noqa: E402 - the variable above must be set first
 
 Play = Callable[[PreTrainedModel, Sequence[EpisodeTask]], list[Episode]]
+JudgeAgain = Callable[[PreTrainedModel, Sequence[Fork]], list[Episode]]
 
 _SCALE_EPSILON = 1e-4
 """Added to the standard deviation of advantages, as TRL does."""
@@ -64,6 +66,7 @@ class PaptTrainer(GRPOTrainer):
         tokenizer: Its tokenizer.
         rows: The run's groups.
         play: Plays tasks with the model as it is now; returns episodes in order, with tokens.
+        judge_again: Samples further judgements of walks with it; needed for ``optim.judgements_per_walk`` > 1.
         lora: Adapter settings, or None to train all weights (or an adapter the model already has).
         callbacks: Further callbacks.
 
@@ -81,11 +84,15 @@ class PaptTrainer(GRPOTrainer):
         *,
         lora: LoraConfig | None,
         output_dir: Path,
+        judge_again: JudgeAgain | None = None,
         callbacks: Sequence[TrainerCallback] = (),
     ) -> None:
         if lora is None and not any(p.requires_grad for p in model.parameters()):
             raise ValueError("the model has no trainable parameter; set lora, or leave its weights unfrozen")
         self._papt, self._training_rows, self._play = config, rows, play
+        if judge_again is None and config.optim.judgements_per_walk > 1:
+            raise ValueError("optim.judgements_per_walk > 1 needs judge_again: who samples further judgements")
+        self._judge_again: Any = judge_again
         self._loss_inputs: dict[str, Any] | None = None
         self._micro_batches: list[dict[str, Any]] = []
         self._grpo_args: Any = grpo_config(config, output_dir)
@@ -113,11 +120,18 @@ class PaptTrainer(GRPOTrainer):
         was_training = model.training
         model.eval()  # gradient checkpointing would switch the cache off in training mode
         try:
-            episodes = self._play(model, tasks)
+            played = play_groups(
+                tasks,
+                self._papt.optim.judgements_per_walk,
+                lambda chosen: self._play(model, chosen),
+                lambda forks: self._judge_again(model, forks),
+                lambda episode: decision_tokens(episode, self._tokenizer),
+            )
         finally:
             model.train(was_training)
-        self.last_step = StepRecord(rows=rows, episodes=episodes, rollout_s=time.perf_counter() - started)
-        tokens = [_tokens_of(episode, tokenizer_eos=self._tokenizer.eos_token_id) for episode in episodes]
+        seconds, episodes = time.perf_counter() - started, played.episodes
+        self.last_step = StepRecord(rows=rows, episodes=episodes, is_fork=played.is_fork, rollout_s=seconds)
+        tokens = [row_tokens(episode, tokenizer_eos=self._tokenizer.eos_token_id) for episode in episodes]
         return {
             "prompt_ids": [list(t[0]) for t in tokens],
             "completion_ids": [list(t[1]) for t in tokens],
@@ -190,7 +204,8 @@ class PaptTrainer(GRPOTrainer):
         if optim.credit == "split":
             walking, judging = split_advantages(step.records, optim, epsilon=_SCALE_EPSILON)
             decisions = [decision_tokens(episode, self._tokenizer) for episode in step.episodes]
-            return split_token_advantages(step.episodes, walking[own], judging[own], decisions, width)
+            walked, decisions = credit_of_forks(step.episodes, step.is_fork, walking[own], decisions)
+            return split_token_advantages(step.episodes, walked, judging[own], decisions, width)
         found = action_advantages(step.records, trajectory, optim, epsilon=_SCALE_EPSILON)
         if optim.credit == "group_step":
             step.step_partner_share = partner_share([r.states for r in step.records], optim.group_size)
@@ -266,24 +281,6 @@ class PaptTrainer(GRPOTrainer):
                 f"checkpoint {self.state.global_step} could not be written to {self.args.output_dir}: {error}; free "
                 "space there, then give the same command again: it goes on from the checkpoint before"
             ) from error
-
-
-def _tokens_of(
-    episode: Episode, *, tokenizer_eos: int
-) -> tuple[Sequence[int], Sequence[int], Sequence[int], Sequence[float]]:
-    """Return prompt, completion, mask and log-probabilities.
-
-    An episode that ended in ``error`` is masked throughout: its tokens must count neither in the loss nor in what the
-    loss is divided by. One that failed before its first token gets one masked end token: TRL needs a completion.
-    """
-    tokens = episode.tokens
-    if tokens is None:
-        raise ValueError(f"episode of {episode.instance_id!r} has no token ids; a scripted policy cannot be trained")
-    if not tokens.completion_ids:
-        return tokens.prompt_ids, (tokenizer_eos,), (0,), (0.0,)
-    is_scored = episode.outcome.ending is not Ending.ERROR
-    mask = tokens.mask if is_scored else (0,) * len(tokens.mask)
-    return tokens.prompt_ids, tokens.completion_ids, mask, tokens.logprobs
 
 
 def grpo_config(config: PaptConfig, output_dir: Path) -> GRPOConfig:
