@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from provgym.generators.episode import Episode, EpisodeTask
+from provgym.generators.episode import Episode, EpisodeTask, last_action
 from provgym.generators.rollout import Fork
 
 PlayTasks = Callable[[Sequence[EpisodeTask]], list[Episode]]
@@ -65,7 +65,7 @@ def play_groups(
     walked = play(tasks[::per_walk])
     if per_walk == 1:
         return PlayedGroups(walked, [False] * len(walked))
-    kept = [decided(episode) for episode in walked]
+    kept = [_kept(episode, decided(episode)) for episode in walked]
     places = [place for place in range(len(tasks)) if place % per_walk]
     forked = [place for place in places if kept[place // per_walk]]
     alone = [place for place in places if not kept[place // per_walk]]
@@ -75,6 +75,11 @@ def play_groups(
     found |= dict(zip(forked, judge_again(forks), strict=True)) if forks else {}
     order = range(len(tasks))
     return PlayedGroups([found[place] for place in order], [place in set(forked) for place in order])
+
+
+def _kept(episode: Episode, decided: int) -> int:
+    """Return the tokens of the last action that its forks keep; 0 where the decision is all of it."""
+    return decided if episode.tokens is not None and decided < len(last_action(episode.tokens.mask)) else 0
 
 
 def credit_of_forks(

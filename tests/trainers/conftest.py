@@ -93,6 +93,7 @@ def make_trainer(tmp_path: Path) -> Callable[..., PaptTrainer]:
         policy: TrainablePolicy | None = None,
         play: Play | None = None,
         pool: ClaimPool | None = None,
+        judge_again: Any = None,
         callbacks: Sequence[Any] = (),
     ) -> PaptTrainer:
         chosen = load_trainable(config.model) if policy is None else policy
@@ -111,6 +112,7 @@ def make_trainer(tmp_path: Path) -> Callable[..., PaptTrainer]:
                 play or sample,
                 lora=lora_config(config),
                 output_dir=tmp_path / "out",
+                judge_again=judge_again,
                 callbacks=callbacks,
             )
         assert trainer.model is not None
