@@ -148,7 +148,7 @@ def clocked_training(clock: StepClock) -> Iterator[None]:
         yield
 
 
-def measure(policy: str, *, steps: int = 30, start: Path | None = None) -> dict[str, Any]:
+def measure(policy: str, *, steps: int = 30, start: Path | None = None, adapter: Path | None = None) -> dict[str, Any]:
     """Train with the shipped configuration and return the overhead share and where the time went.
 
     Checkpoints are not written; everything else is as in a run, W&B (offline) and progress included.
@@ -157,12 +157,14 @@ def measure(policy: str, *, steps: int = 30, start: Path | None = None) -> dict[
         policy: ``tiny`` or ``smollm2``.
         steps: Steps measured, after three for warm-up.
         start: A warm-started folder to use instead of the shipped one (``tiny`` only).
+        adapter: A warm-started adapter to go on from (``smollm2`` only). Without one the model writes prose until its
+            actions are spent: steps are longer, and the share is smaller than in a real run.
     """
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory(prefix="provgym-bench-") as folder:
         total = steps + WARM_UP_STEPS
-        # Without an adapter: what a step costs is to be measured without a warm start.
-        overrides = ["--runs_dir", folder, "--checkpoints.every", str(total + 1), "--model.adapter", "null"]
+        begun = "null" if adapter is None else str(adapter)
+        overrides = ["--runs_dir", folder, "--checkpoints.every", str(total + 1), "--model.adapter", begun]
         if start is not None:
             overrides += ["--model.path", str(start)]
         config = load_config(PaptConfig, str(REPOSITORY / CONFIGS[policy]), overrides)
@@ -184,5 +186,7 @@ if __name__ == "__main__":
     parser.add_argument("policy", choices=sorted(CONFIGS))
     parser.add_argument("--steps", type=int, default=30)
     parser.add_argument("--start", type=Path, help="a warm-started folder instead of the shipped one (tiny)")
+    parser.add_argument("--adapter", type=Path, help="a warm-started adapter to go on from (smollm2)")
     options = parser.parse_args()
-    print(json.dumps(measure(options.policy, steps=options.steps, start=options.start), indent=2))
+    found = measure(options.policy, steps=options.steps, start=options.start, adapter=options.adapter)
+    print(json.dumps(found, indent=2))

@@ -64,9 +64,11 @@ SMOLLM2_STEPS = 8
 class Report:
     """What was measured so far, in the console and in the summary."""
 
-    def __init__(self, folder: Path, console: Console, smollm2_steps: int, start: Path | None) -> None:
+    def __init__(
+        self, folder: Path, console: Console, smollm2_steps: int, start: Path | None, adapter: Path | None
+    ) -> None:
         self.folder, self.console = folder, console
-        self._smollm2_steps, self._start = smollm2_steps, start
+        self._smollm2_steps, self._start, self._adapter = smollm2_steps, start, adapter
 
     def measure(self, part: str) -> tuple[dict[str, Figure], dict[str, Any]]:
         """Return a part's figures and the details behind them."""
@@ -109,7 +111,8 @@ class Report:
         from tests.benchmarks.bench_overhead import measure as measure_overhead
 
         steps = 30 if policy == "tiny" else self._smollm2_steps
-        found = measure_overhead(policy, steps=steps, start=self._start if policy == "tiny" else None)
+        begun = {"start": self._start} if policy == "tiny" else {"adapter": self._adapter}
+        found = measure_overhead(policy, steps=steps, **begun)
         return {f"papt_overhead_share{suffix}": found["share"]}, found
 
     def _on_step(self, step: int, loss: float) -> None:
@@ -192,11 +195,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS), help="parts to measure")
     parser.add_argument("--out", type=Path, default=REPOSITORY / "runs" / "bench", help="folder of summary.json")
     parser.add_argument("--smollm2-steps", type=int, default=SMOLLM2_STEPS, help="PAPT steps measured for SmolLM2")
+    parser.add_argument("--smollm2-adapter", type=Path, help="warm-started adapter that SmolLM2's steps go on from")
     parser.add_argument("--start", type=Path, help="warm-started folder for overhead-tiny; default: the shipped one")
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
     console = Console()
-    report = Report(options.out, console, options.smollm2_steps, options.start)
+    report = Report(options.out, console, options.smollm2_steps, options.start, options.smollm2_adapter)
     path = options.out / "summary.json"
     summary = read_summary(path)
     for part in options.only:
