@@ -87,9 +87,9 @@ class Computed(NamedTuple):
 
 
 def played_step(folder: Path) -> Workload:
-    """Play the first step of the shipped configuration with the shipped start."""
+    """Play the first step of a shipped configuration with the shipped start; one judgement of each walk, as TRL has it."""
     overrides = ["--runs_dir", str(folder), "--optim.shared_prefix", "off"]
-    config = load_config(PaptConfig, str(REPOSITORY / "configs/papt/tiny.yaml"), overrides)
+    config = load_config(PaptConfig, str(REPOSITORY / "configs/papt/tiny-split.yaml"), overrides)
     policy = load_trainable(config.model)
 
     def play(model: PreTrainedModel, tasks: Sequence[EpisodeTask]) -> list[Episode]:

@@ -224,7 +224,7 @@ def test_shipped_studies_are_comparable(repository: Path) -> None:
     ablations = StudyConfig.model_validate(
         yaml.safe_load((repository / "configs" / "studies" / "papt-ablations.yaml").read_text())
     )
-    assert list(ablations.arms) == ["full", "no_echo", "no_coverage", "verdict_only", "ours", "ours_split"]
+    assert list(ablations.arms) == ["full", "no_echo", "no_coverage", "verdict_only", "ours_phases", "ours_split"]
 
 
 def test_labels_and_durations() -> None:
