@@ -87,7 +87,7 @@ class Computed(NamedTuple):
 
 
 def played_step(folder: Path) -> Workload:
-    """Play the first step of a shipped configuration with the shipped start; one judgement of each walk, as TRL has it."""
+    """Play the first step of a shipped configuration, one with one judgement of each walk, with the shipped start."""
     overrides = ["--runs_dir", str(folder), "--optim.shared_prefix", "off"]
     config = load_config(PaptConfig, str(REPOSITORY / "configs/papt/tiny-split.yaml"), overrides)
     policy = load_trainable(config.model)
