@@ -33,6 +33,8 @@ from provgym.trainers.trl_bridge import PaptTrainer
 MakeConfig = Callable[..., PaptConfig]
 ALONE = World(1, 0)
 LORA = {"r": 4, "alpha": 8}
+JUDGED_TWICE = {"optim__credit": "split", "optim__judgements_per_walk": 2}
+"""Walks judged twice, as the shipped recipe judges them four times."""
 RECORD: Any = vars(wandb_internal_pb2)["Record"]  # made when the module is imported, unknown to type checkers
 
 
@@ -98,6 +100,7 @@ def test_stopped_three_times_ends_the_same(
         "optim__warmup_steps": 2,
         "optim__micro_batch": 4,
         "data__general_share": 0.5,
+        **(JUDGED_TWICE if lora is None else {}),
     }
     whole = make_config(name="whole", **settings)
     segment(whole)
@@ -274,6 +277,7 @@ def test_killed_three_times_ends_the_same(make_config: MakeConfig, tmp_path: Pat
             evaluation={"conditions": ["C1"], "general_draws": 1, "limit_claims": 2},
             checkpoints={"every": 2, "keep": 2, "select_last": 1, "dev_conditions": ["C1"]},
             tracking={"wandb": "offline", "episodes_every": 3},
+            **(JUDGED_TWICE if lora is None else {}),
         )
         files.append(tmp_path / f"{name}.yaml")
         files[-1].write_text(yaml.safe_dump(config.model_dump(mode="json")))

@@ -49,10 +49,16 @@ def read_metrics(config: PaptConfig) -> list[dict[str, Any]]:
 
 
 @pytest.mark.slow
-def test_two_processes_train_and_evaluate_as_one(make_config: MakeConfig, tmp_path: Path, repository: Path) -> None:
+@pytest.mark.parametrize(
+    "judged", [{}, {"optim__credit": "split", "optim__judgements_per_walk": 2}], ids=["once", "twice"]
+)
+def test_two_processes_train_and_evaluate_as_one(
+    make_config: MakeConfig, tmp_path: Path, repository: Path, judged: dict[str, Any]
+) -> None:
     """Kinds: one process instead of two, one run per process. World size, one W&B run, one results file, the episodes
     of both ranks; then one checkpoint under one and under two processes: the same figures and n."""
     settings: dict[str, Any] = {
+        **judged,
         "phases": [{"steps": 3}],
         "optim__groups_per_step": 3,
         "optim__micro_batch": 3,  # two groups of four are cut between the processes: 12 = 2 x 6
