@@ -2,9 +2,9 @@
 
 A walk costs many tokens, a judgement few; and the more judgements stand beside each other, the likelier one of them
 says what the policy seldom says. With ``optim.judgements_per_walk`` = K, a group of G trajectories has G / K walks; the
-members behind each of them state another judgement of it, sampled from where it decided to stop. Judgements are compared
-within the whole group, those of one walk and those of others alike; walking is compared between walks, each of which
-stands in the group K times over (its mean and spread stay what they were, but for the degrees of freedom).
+members behind each of them state another judgement of it, sampled from where it decided to stop. Judgements are
+compared within the whole group, those of one walk and those of others alike; walking is compared between walks, each
+of which stands in the group K times over (its mean and spread stay what they were, but for the degrees of freedom).
 
 Source: ours; rows that branch off a shared trajectory are what TreeRL, arXiv:2506.11902, does at uncertain tokens.
 """

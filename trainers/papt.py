@@ -55,7 +55,7 @@ from provgym.trainers.tracking import Tracker
 from provgym.trainers.training_engine import engine_for
 from provgym.trainers.training_rows import TrainingRows, load_pool
 from provgym.trainers.trl_arguments import grpo_arguments, lora_config
-from provgym.trainers.trl_bridge import PaptTrainer
+from provgym.trainers.trl_bridge import PaptTrainer, without_trl_deprecations
 
 NOT_TRAINING = ("name", "runs_dir", "evaluation", "tracking", "num_processes")
 """Keys that do not decide the trained weights, and may change between the segments of a run."""
@@ -137,16 +137,17 @@ def train(
         sampling, instructions = Sampling(config.optim.temperature), instructions_of(config.model.grammar)
         return LanguageModelPolicy("training", engine, policy.dialogue, sampling, instructions=instructions)
 
-    trainer = PaptTrainer(
-        config,
-        policy.model,
-        policy.tokenizer,
-        rows,
-        lambda model, tasks: player(model).play(tasks),
-        judge_again=lambda model, forks: player(model).judge_again(forks),
-        lora=lora_config(config),
-        output_dir=folder,
-    )
+    with without_trl_deprecations():
+        trainer = PaptTrainer(
+            config,
+            policy.model,
+            policy.tokenizer,
+            rows,
+            lambda model, tasks: player(model).play(tasks),
+            judge_again=lambda model, forks: player(model).judge_again(forks),
+            lora=lora_config(config),
+            output_dir=folder,
+        )
     trainer.remove_callback(PrinterCallback)
     trainer.remove_callback(ProgressCallback)
     hash_ = training_hash(config)
@@ -173,7 +174,8 @@ def train(
         )
         origin = Origin(hash_, tracker.run_id, world.size)
         trainer.add_callback(CheckpointMarker(folder, origin, keep=config.checkpoints.keep, is_main=world.is_main))
-        trainer.train(resume_from_checkpoint=None if resume is None else str(resume.path))
+        with without_trl_deprecations():
+            trainer.train(resume_from_checkpoint=None if resume is None else str(resume.path))
     return trainer
 
 

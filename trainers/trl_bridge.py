@@ -11,7 +11,9 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Callable, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -281,6 +283,14 @@ class PaptTrainer(GRPOTrainer):
                 f"checkpoint {self.state.global_step} could not be written to {self.args.output_dir}: {error}; free "
                 "space there, then give the same command again: it goes on from the checkpoint before"
             ) from error
+
+
+@contextmanager
+def without_trl_deprecations() -> Iterator[None]:
+    """Leave out transformers' warnings of arguments that TRL itself passes on: no user can do anything about them."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=r".*gradient_checkpointing.* is deprecated", category=FutureWarning)
+        yield
 
 
 def grpo_config(config: PaptConfig, output_dir: Path) -> GRPOConfig:
