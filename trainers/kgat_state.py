@@ -227,9 +227,7 @@ class RoundFolder:
         return read_json_file(self.mining_file, _figures_of, expected="what a round of mining came to", way_out=way_out)
 
     def read_calls(self) -> dict[str, tuple[int, int]]:
-        """Return task id to (node calls asked for, of them paid) of a finished round.
-
-        Empty for a round of before this was stored.
+        """Return task id to (node calls asked for, of them paid) of a finished round; empty if it stored none.
 
         Raises:
             BadFileError: If the file is damaged.
