@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests.generators.kgat_worlds import (
     FOUR,
@@ -54,6 +54,7 @@ def test_distinct_valid_graphs_have_probability_one_together(rules: TopologyRule
 
 
 @settings(max_examples=25)
+@example(1057, (FOUR, 5, 3))  # -33.7 nats, summed in float32: 2.3e-5 apart, which is rounding
 @given(st.integers(0, 2**16), st.sampled_from([(FOUR, 5, 3), (FOUR, 6, 2), (THREE, 6, None), (TWO, 5, 1)]))
 def test_a_graph_is_the_sum_of_its_distinct_sequences(
     seed: int, shape: tuple[tuple[str, ...], int, int | None]
@@ -66,7 +67,7 @@ def test_a_graph_is_the_sum_of_its_distinct_sequences(
         found = float(model.log_prob(contexts, [topology]))
         context = model.scores.pooling(contexts)
         parts = [sequence_log_prob(model, context, sequence) for sequence in sequences_of(topology)]
-    assert found == pytest.approx(float(np.logaddexp.reduce(parts)), abs=2e-5)
+    assert found == pytest.approx(float(np.logaddexp.reduce(parts)), rel=4e-6, abs=2e-5)
 
 
 @settings(max_examples=25)
@@ -83,7 +84,7 @@ def test_numbering_of_nodes_and_order_of_edges_change_nothing(seed: int) -> None
     )
     with torch.no_grad():
         one, two = model_of(rules).log_prob(contexts_of(1), [topology, other], rows=[0, 0]).tolist()
-    assert one == pytest.approx(two, abs=1e-5)
+    assert one == pytest.approx(two, rel=4e-6, abs=1e-5)
 
 
 def test_batched_pairs_are_scored_as_they_are_alone() -> None:
