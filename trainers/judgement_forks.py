@@ -3,8 +3,11 @@
 A walk costs many tokens, a judgement few; and the more judgements stand beside each other, the likelier one of them
 says what the policy seldom says. With ``optim.judgements_per_walk`` = K, a group of G trajectories has G / K walks; the
 members behind each of them state another judgement of it, sampled from where it decided to stop. Judgements are
-compared within the whole group, those of one walk and those of others alike; walking is compared between walks, each
-of which stands in the group K times over (its mean and spread stay what they were, but for the degrees of freedom).
+compared within the whole group, those of one walk and those of others alike; walking is compared between walks. A
+judged walk stands in the group K times over, one without a judgement once: in mixed groups the latter weighs less.
+
+Known flaw: a fork without a valid judgement also gets its walker's advantage of having decided to stop, which is no
+baseline there but a bonus or a penalty on being invalid.
 
 Source: ours; rows that branch off a shared trajectory are what TreeRL, arXiv:2506.11902, does at uncertain tokens.
 """
