@@ -94,6 +94,16 @@ def last_action(mask: Sequence[int]) -> range:
     return range(start, stop)
 
 
+def count_actions(mask: Sequence[int]) -> int:
+    """Return how many runs of sampled tokens there are.
+
+    Example:
+        >>> count_actions([0, 1, 1, 0, 1])
+        2
+    """
+    return sum(bit and not before for before, bit in zip((0, *mask), mask, strict=False))
+
+
 @dataclass(frozen=True, slots=True)
 class Episode:
     """One episode, played.

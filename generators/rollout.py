@@ -177,8 +177,16 @@ class LanguageModelPolicy:
         if tokens is None:
             raise ValueError(f"the walk of {walked.instance_id!r} has no token ids to go on from")
         env = start_episode(fork.task)
-        for turn in walked.turns[:-1]:
-            env.step(turn.action)
+        is_over = False
+        for turn in walked.turns:
+            if is_over or "\n".join(env.observation_lines) != turn.observation:
+                raise ValueError(
+                    f"the walk of {walked.instance_id!r} goes another way when it is played again; its task has to "
+                    "have the same instance, budget and presentation"
+                )
+            if turn is not walked.turns[-1]:
+                _, _, terminated, truncated, _ = env.step(turn.action)
+                is_over = terminated or truncated
         last = last_action(tokens.mask)
         begun = list(tokens.completion_ids[last.start : last.start + fork.decided])
         kept = list(tokens.completion_ids[: last.start + fork.decided])

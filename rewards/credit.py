@@ -9,7 +9,8 @@ Source: DeepSeekMath, arXiv:2402.03300, section 4.1.3; the split of the PAPT ter
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -97,6 +98,18 @@ def shaping_rewards(potentials: Sequence[float], *, is_repaid: bool = False) -> 
     return np.diff(ends)
 
 
+class Branch(NamedTuple):
+    """A trajectory that takes another one's actions over, up to its last, and goes on in its own way.
+
+    Attributes:
+        trunk: Row of the other one, in the same group; no branch itself.
+        taken: Actions taken over, all of the trunk's but its last.
+    """
+
+    trunk: int
+    taken: int
+
+
 def step_advantages(
     rewards: Sequence[NDArray[np.float64] | None],
     group_size: int,
@@ -104,10 +117,14 @@ def step_advantages(
     scale: AdvantageScale = "group",
     epsilon: float = 0.0,
     discount: float = 1.0,
+    branches: Mapping[int, Branch] | None = None,
 ) -> list[NDArray[np.float64]]:
     """Return each action's return-to-go, centred on the group's at the same step.
 
     A member that has ended counts at later steps with its last action's return: what stopping was worth.
+
+    A branch is in no mean and no spread, so that every walk counts once. Its own actions are compared with what its
+    trunk's last action came to, in the very state that it branches off at: one that earns the same gets 0.
 
     Shapes: B prompts, G trajectories per prompt, A_i actions of trajectory i.
 
@@ -117,16 +134,25 @@ def step_advantages(
         scale: Divide by the sample standard deviation of the group's totals, by that of all totals, or not.
         epsilon: Added to it.
         discount: Of later rewards, per action; see :func:`groups_to_go`.
+        branches: Row to where it branches off.
 
     Returns:
-        (A_i,) advantages per trajectory; empty for one that is not scored, and 0 where totals have no spread.
+        (A_i,) advantages per trajectory, of a branch those of its own actions alone; empty for one that is not scored,
+        and 0 where totals have no spread.
 
     Raises:
         ValueError: If ``group_size`` < 2 or does not divide the number of trajectories.
     """
-    advantages: list[NDArray[np.float64]] = []
-    for group, divisor in groups_to_go(rewards, group_size, scale=scale, epsilon=epsilon, discount=discount):
-        advantages += _same_step(group, divisor)
+    branches = branches or {}
+    trunks = [None if row in branches else earned for row, earned in enumerate(rewards)]
+    groups = groups_to_go(trunks, group_size, scale=scale, epsilon=epsilon, discount=discount)
+    advantages = [own for group, divisor in groups for own in _same_step(group, divisor)]
+    for row, (trunk, taken) in branches.items():
+        earned, (group, divisor) = rewards[row], groups[trunk // group_size]
+        if earned is not None:
+            own = _returns_to_go(earned, discount)[taken:]
+            stopped = group[trunk % group_size]
+            advantages[row] = np.zeros_like(own) if divisor is None else (own - stopped[-1]) / divisor
     return advantages
 
 

@@ -87,8 +87,11 @@ class Recorder(TrainerCallback):
         values |= step_figures(record)
         self._tracker.log(state.global_step, values, instances=record.instances(self._group_size))
         if state.global_step % self._episodes_every == 0:
-            shown = record.episodes[:8]
-            self._tracker.log_episodes(state.global_step, shown, [f["reward"] for f in record.facts[: len(shown)]])
+            # This process is the first one, so its records come first.
+            own = zip(record.episodes, record.records[: len(record.episodes)], strict=True)
+            shown = [(episode, found) for episode, found in own if found.taken_over is None][:8]
+            rewards = [found.facts["reward"] for _, found in shown]
+            self._tracker.log_episodes(state.global_step, [episode for episode, _ in shown], rewards)
         if self._bar is not None:
             self._bar.update(state.global_step - self._bar.n)
             keys = ("reward", "accuracy", "echo_rate", "source_recall")
@@ -119,13 +122,18 @@ class CheckpointMarker(TrainerCallback):
 
 
 def step_figures(record: StepRecord) -> dict[str, float | int | None]:
-    """Average a step's episode facts; a figure without a scored episode is None, never 0."""
-    names = dict.fromkeys(name for facts in record.facts for name in facts)
+    """Average the facts of a step's whole episodes; a figure without a scored episode is None, never 0.
+
+    Where walks are judged again, the further judgements are counted, and in no average: they would weigh a walk by how
+    often it was judged.
+    """
+    facts_of_whole = [found.facts for found in record.whole]
     figures: dict[str, float | int | None] = {}
-    for name in names:
-        mean, count = mean_of_finite([facts.get(name, math.nan) for facts in record.facts])
+    for name in dict.fromkeys(name for facts in facts_of_whole for name in facts):
+        mean, count = mean_of_finite([facts.get(name, math.nan) for facts in facts_of_whole])
         figures[f"rollout/{name}"] = mean if count else None
-    figures["rollout/episodes"] = len(record.facts)
+    figures["rollout/episodes"] = len(facts_of_whole)
+    figures["rollout/forks"] = len(record.records) - len(facts_of_whole)
     figures["rollout/unscored"] = int(sum(math.isnan(t) for t in record.totals))
     figures["rollout/zero_spread_groups"] = record.zero_spread_groups
     if record.step_partner_share is not None:

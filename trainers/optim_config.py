@@ -97,8 +97,8 @@ class OptimConfig(Strict):
             )
         if self.group_size % per_walk or self.group_size == per_walk:
             raise ValueError(
-                f"judgements_per_walk={per_walk} must divide group_size={self.group_size}, and leave at least two "
-                "walks to compare"
+                f"judgements_per_walk={per_walk} must divide group_size={self.group_size} into at least two walks; set "
+                f"group_size to {2 * per_walk} or another multiple of {per_walk} above it, or judgements_per_walk to 1"
             )
         return self
 

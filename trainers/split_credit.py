@@ -22,9 +22,9 @@ from numpy.typing import NDArray
 from transformers import PreTrainedTokenizerBase
 
 from provgym.envs.actions import find_decision
-from provgym.generators.episode import Episode, last_action
+from provgym.generators.episode import Episode, count_actions, last_action
 from provgym.rewards.advantages import group_advantages
-from provgym.rewards.credit import step_advantages
+from provgym.rewards.credit import Branch, step_advantages
 from provgym.trainers.optim_config import OptimConfig
 from provgym.trainers.step_credit import spread_over_tokens
 from provgym.trainers.step_record import EpisodeRecord
@@ -42,37 +42,48 @@ def split_advantages(
 
     Args:
         records: (B*G,) of all processes, group members adjacent; their step rewards are the walk's alone.
-        optim: Group size, and for walking scale and discount.
+        optim: Group size, judgements of a walk, and for walking scale and discount.
         epsilon: Added to the scale.
 
     Returns:
-        (A_i,) per trajectory, empty for one that is not scored; and (B*G,), 0 for one that is not scored. Each is
-        divided by its own spread.
+        (A_i,) per trajectory, of one that takes a walk over those of its own actions; empty for one that is not scored.
+        And (B*G,), 0 for one that is not scored. Each is divided by its own spread.
     """
-    size = optim.group_size
+    size, per_walk = optim.group_size, optim.judgements_per_walk
+    branches = {
+        row: Branch(row - row % per_walk, record.taken_over)
+        for row, record in enumerate(records)
+        if record.taken_over is not None
+    }
     earned = [np.array(r.step_rewards) if np.isfinite(r.total) else None for r in records]
     judged = group_advantages(np.array([r.judgement_reward for r in records]), size, epsilon=epsilon)
-    walked = step_advantages(earned, size, scale=optim.scale_advantages, epsilon=epsilon, discount=optim.discount)
+    walked = step_advantages(
+        earned, size, scale=optim.scale_advantages, epsilon=epsilon, discount=optim.discount, branches=branches
+    )
     return walked, judged.values
 
 
-def decision_tokens(episode: Episode, tokenizer: PreTrainedTokenizerBase) -> int:
+def decision_tokens(episode: Episode, tokenizer: PreTrainedTokenizerBase, *, is_fork: bool = False) -> int:
     """Return how many leading tokens of the last action decide to stop: up to where the action itself says so.
 
     Prose before the action belongs to the decision, whatever words it holds. An episode without a valid judgement has
-    no part that states one: 0.
+    no part that states one: 0. Nor has one whose action names its verdict before it says that it stops, or one that
+    takes a walk over and judges it: there, what was sampled states the judgement.
 
     Args:
         episode: Played by a policy with ``tokenizer``.
         tokenizer: Turns its ids into the text that the environment read.
+        is_fork: Whether it takes a walk over.
     """
-    tokens = episode.tokens
-    if tokens is None or episode.outcome.judgement is None:
+    tokens, judgement = episode.tokens, episode.outcome.judgement
+    if tokens is None or judgement is None or (is_fork and count_actions(tokens.mask) == 1):
         return 0
     last = last_action(tokens.mask)
     ids = list(tokens.completion_ids[last.start : last.stop])
     text = _decode(tokenizer, ids)
     decided = text[: find_decision(text)]
+    if judgement.verdict.value not in text[len(decided) :]:
+        return 0
     lengths = range(1, len(ids))
     return next((length for length in lengths if _decode(tokenizer, ids[:length]).startswith(decided)), len(ids))
 
@@ -93,8 +104,8 @@ def split_token_advantages(
         walking: (A_i,) per episode; empty for one that is not scored.
         judging: (B,).
         decisions: (B,) leading tokens of the last action that decide to stop. They get the advantage of walking, the
-            rest of that action gets that of judging. With 0, nothing states a judgement, and walking on was what
-            failed: the last action gets both.
+            rest of that action gets that of judging. With 0, no part of it states the judgement alone: it gets both
+            (of which a fork's walking is 0 where it ends as its walk did).
         width: T.
 
     Returns:

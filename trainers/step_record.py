@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from provgym.generators.episode import Episode
+from provgym.generators.episode import Episode, count_actions
 from provgym.rewards.outcome import Ending
 from provgym.rewards.rubric import Score
 
@@ -33,6 +33,8 @@ class EpisodeRecord(NamedTuple):
         step_rewards: What each action earned; without shaping they sum to ``total``. Empty unless steps get credit of
             their own.
         states: The state each action was taken at. Empty unless actions at one state are compared.
+        taken_over: Actions that were another episode's, whose walk is judged once more; None for an episode that was
+            sampled from its beginning.
         judgement_reward: What the judgement earned where it is credited apart from the walk, else NaN; ``step_rewards``
             are the walk's alone then, and both together sum to ``total``.
     """
@@ -45,6 +47,7 @@ class EpisodeRecord(NamedTuple):
     step_rewards: tuple[float, ...] = ()
     states: tuple[Hashable, ...] = ()
     judgement_reward: float = math.nan
+    taken_over: int | None = None
 
 
 @dataclass
@@ -85,6 +88,11 @@ class StepRecord:
         return [record.facts for record in self.records]
 
     @property
+    def whole(self) -> list[EpisodeRecord]:
+        """Records of the episodes that were sampled from their beginning: each a sample of the policy, none twice."""
+        return [record for record in self.records if record.taken_over is None]
+
+    @property
     def row_weight(self) -> float:
         """All episodes over those with a trained token (1 if none): takes masked ones out of a mean over rows."""
         kept = sum(record.trained_tokens > 0 for record in self.records)
@@ -101,12 +109,18 @@ def record_episode(
     step_rewards: Sequence[float] = (),
     states: Sequence[Hashable] = (),
     judgement_reward: float = math.nan,
+    *,
+    is_fork: bool = False,
 ) -> EpisodeRecord:
-    """Return what all processes learn of an episode."""
+    """Return what all processes learn of an episode; a fork's step rewards are those of its whole walk."""
     trained = episode.tokens.sampled if episode.tokens is not None and score.is_scored else 0
     facts = episode_facts(episode, score)
     earned, at = tuple(step_rewards), tuple(states)
-    return EpisodeRecord(episode.instance_id, score.total, trained, facts, episode.error, earned, at, judgement_reward)
+    own = 0 if episode.tokens is None else count_actions(episode.tokens.mask)
+    taken = max(0, len(earned) - own) if is_fork else None
+    return EpisodeRecord(
+        episode.instance_id, score.total, trained, facts, episode.error, earned, at, judgement_reward, taken
+    )
 
 
 def episode_facts(episode: Episode, score: Score) -> dict[str, float]:

@@ -73,6 +73,12 @@ def _micro_batches(optim: OptimConfig) -> tuple[int, int]:
             f"optim: group_size={optim.group_size} x groups_per_step={optim.groups_per_step} = {trajectories} "
             f"trajectories must split evenly over {processes} processes and micro_batch={optim.micro_batch}; try {hint}"
         )
+    if share % optim.judgements_per_walk:
+        raise ValueError(
+            f"optim: a process's share of {share} trajectories must be a multiple of judgements_per_walk="
+            f"{optim.judgements_per_walk}, so that a walk and its judgements are on one process; try fewer "
+            f"processes than {processes}, or a larger groups_per_step"
+        )
     return micro_batch, share // micro_batch
 
 

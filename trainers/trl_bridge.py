@@ -31,7 +31,7 @@ from provgym.generators.episode import Episode, EpisodeTask
 from provgym.generators.rollout import Fork
 from provgym.rewards.advantages import group_advantages
 from provgym.rewards.shared_states import partner_share
-from provgym.trainers.judgement_forks import credit_of_forks, play_groups
+from provgym.trainers.judgement_forks import play_groups
 from provgym.trainers.papt_config import PaptConfig
 from provgym.trainers.prefix_sharing import PrefixSharing
 from provgym.trainers.split_credit import JUDGEMENT_TERMS, decision_tokens, split_advantages, split_token_advantages
@@ -146,18 +146,18 @@ class PaptTrainer(GRPOTrainer):
         step = self.last_step
         credit = self._papt.optim.credit
         local = []
-        for row, episode in zip(step.rows, step.episodes, strict=True):
+        for row, episode, is_fork in zip(step.rows, step.episodes, step.is_fork, strict=True):
             number = self._training_rows.step_of(row)
             rubric, shaping = self._papt.rubric_of_step(number), self._papt.phase_of_step(number).shaping
             score = rubric.score(episode.outcome)
             if credit == "trajectory" or not score.is_scored:
-                local.append(record_episode(episode, score))
+                local.append(record_episode(episode, score, is_fork=is_fork))
                 continue
             states = episode_states(episode) if credit == "group_step" else ()
             walked = rubric.without(JUDGEMENT_TERMS) if credit == "split" else rubric
             earned = episode_step_rewards(episode, walked, shaping).tolist()
             judged = score.total - walked.score(episode.outcome).total
-            local.append(record_episode(episode, score, earned, states, judged))
+            local.append(record_episode(episode, score, earned, states, judged, is_fork=is_fork))
         step.records = gather_object(local)
         check_step(
             self.state.global_step + 1,
@@ -205,9 +205,11 @@ class PaptTrainer(GRPOTrainer):
         step, optim = self.last_step, self._papt.optim
         if optim.credit == "split":
             walking, judging = split_advantages(step.records, optim, epsilon=_SCALE_EPSILON)
-            decisions = [decision_tokens(episode, self._tokenizer) for episode in step.episodes]
-            walked, decisions = credit_of_forks(step.episodes, step.is_fork, walking[own], decisions)
-            return split_token_advantages(step.episodes, walked, judging[own], decisions, width)
+            decisions = [
+                decision_tokens(episode, self._tokenizer, is_fork=is_fork)
+                for episode, is_fork in zip(step.episodes, step.is_fork, strict=True)
+            ]
+            return split_token_advantages(step.episodes, walking[own], judging[own], decisions, width)
         found = action_advantages(step.records, trajectory, optim, epsilon=_SCALE_EPSILON)
         if optim.credit == "group_step":
             step.step_partner_share = partner_share([r.states for r in step.records], optim.group_size)

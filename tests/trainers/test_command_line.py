@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from types import ModuleType
 
 import pytest
 
@@ -32,8 +33,8 @@ def shown_by(work: Callable[[], int], capsys: pytest.CaptureFixture[str]) -> str
 
 
 @pytest.mark.parametrize("module", [hf, command_line])
-def test_our_warnings_are_shown_as_text(module: object, capsys: pytest.CaptureFixture[str]) -> None:
-    shown = shown_by(warning_work(str(module.__file__)), capsys)  # type: ignore[attr-defined]
+def test_our_warnings_are_shown_as_text(module: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+    shown = shown_by(warning_work(str(module.__file__)), capsys)
     assert shown == "warning: targets favour the cheapest\n"
 
 

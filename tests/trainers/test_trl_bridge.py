@@ -83,7 +83,8 @@ def test_unscored_episode_is_left_out(
     rewards = itertools.cycle([1.0, math.nan, 0.0, 1.0])
     record = __import__("provgym.trainers.trl_bridge", fromlist=["record_episode"]).record_episode
     monkeypatch.setattr(
-        "provgym.trainers.trl_bridge.record_episode", lambda *args: record(*args)._replace(total=next(rewards))
+        "provgym.trainers.trl_bridge.record_episode",
+        lambda *args, **named: record(*args, **named)._replace(total=next(rewards)),
     )
 
     def second_fails(episodes: list[Episode]) -> list[Episode]:

@@ -80,7 +80,8 @@ def test_two_processes_train_and_evaluate_as_one(
     assert states == ["rng_state_0.pth", "rng_state_1.pth"]
     metrics = read_metrics(two)
     assert [row["step"] for row in metrics] == [1, 2, 3]
-    assert all(row["rollout/episodes"] == 12 for row in metrics)
+    assert all(row["rollout/episodes"] + row["rollout/forks"] == 12 for row in metrics)
+    assert any(row["rollout/forks"] for row in metrics) == bool(judged)
     assert all(len(row["instances"]) == 3 for row in metrics)
 
     # Sampling depends on the row alone: one process plays the same episodes, and its gradient is the same.
@@ -90,7 +91,13 @@ def test_two_processes_train_and_evaluate_as_one(
     alone = read_metrics(one)
     assert [row["instances"] for row in metrics] == [row["instances"] for row in alone]
     # The first step alone: later ones start from weights that were summed in another order.
-    for name in ("rollout/reward", "rollout/walks", "rollout/tokens/sampled", "rollout/zero_spread_groups"):
+    for name in (
+        "rollout/reward",
+        "rollout/walks",
+        "rollout/tokens/sampled",
+        "rollout/forks",
+        "rollout/zero_spread_groups",
+    ):
         assert metrics[0][name] == pytest.approx(alone[0][name]), name
     assert metrics[0]["train/loss"] == pytest.approx(alone[0]["train/loss"], rel=1e-3, abs=1e-5)
     assert metrics[0]["train/grad_norm"] == pytest.approx(alone[0]["train/grad_norm"], rel=1e-3)
